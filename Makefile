@@ -1,0 +1,29 @@
+# make demo   install into .venv and run the main job on the tiny model
+# make test   lint, type check and every test
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEMO_FLAGS ?=
+
+.PHONY: demo test install clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,dev]"
+	touch $(INSTALLED)
+
+demo: $(INSTALLED)
+	$(BIN)/python -m gravity_rl.demo $(DEMO_FLAGS)
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) runs build dist

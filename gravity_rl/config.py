@@ -1,0 +1,280 @@
+"""Configuration of a GRPO run: TRL's settings with the published values as defaults, plus the project's own.
+
+A run is described by four dataclasses, read together from one flat YAML file with command-line overrides:
+``GravityConfig`` (training), ``ModelArguments``, ``DataConfig`` and ``RewardConfig``. A setting that TRL or
+transformers would accept but this training path does not use is an error, so that a run never differs from
+its configuration. ``docs/CONFIG.md`` lists the settings that matter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from trl import GRPOConfig
+
+from gravity_rl.data.config import DataConfig
+from gravity_rl.parsing import ConfigError, StrictParser
+from gravity_rl.preflight import check_batch_arithmetic
+from gravity_rl.unused import is_unused, refuse_unused
+from rewards import RewardConfig
+
+ROLLOUT_ENGINES = ("transformers",)
+OCR_REWARD = "ocr"
+
+_SECRETS = ("hub_token",)
+_OF_ONE_LAUNCH = ("dry_run", "resume_from_checkpoint")  # say how a run is started, not what it is
+# Settings that may differ between a run and its continuation: they do not touch the weights or the rollouts.
+_FREE_TO_CHANGE = ("output_dir", "report_to", "run_name", "project", "disable_tqdm", "push_to_hub", "debug",
+                   "skip_memory_metrics", "eval_data", "max_eval_rows", "image_check_workers",
+                   "data_cache_dir")  # fmt: skip
+_FREE_PREFIXES = ("logging_", "log_", "save_", "evaluation_", "dataloader_", "hub_", "trackio_")
+
+
+@dataclass
+class GravityConfig(GRPOConfig):
+    """Training settings. Defaults of the RL settings are those of the published GravityOCR run."""
+
+    output_dir: str = field(
+        default="runs/grpo",
+        metadata={"help": "Run directory; its contents are described in docs/RUN_DIRECTORY.md."},
+    )
+    learning_rate: float = field(default=3e-6, metadata={"help": "Peak learning rate."})
+    lr_scheduler_type: str = field(
+        default="cosine", metadata={"help": "Shape of the learning-rate schedule."}
+    )
+    optim: str = field(
+        default="adamw_8bit",
+        metadata={"help": "Optimiser; adamw_8bit needs bitsandbytes, adamw_torch does not."},
+    )
+    max_steps: int = field(default=500, metadata={"help": "Number of optimiser steps."})
+    num_generations: int = field(
+        default=28, metadata={"help": "Completions sampled for each prompt (group)."}
+    )
+    max_completion_length: int = field(default=8448, metadata={"help": "Completion limit, in tokens."})
+    mask_truncated_completions: bool = field(
+        default=True, metadata={"help": "Leave completions that hit the limit out of the loss."}
+    )
+    epsilon_high: float | None = field(
+        default=0.28, metadata={"help": "Upper clip range of the importance ratio."}
+    )
+    beta: float = field(
+        default=1e-3, metadata={"help": "Coefficient of the KL term to the start checkpoint."}
+    )
+    shuffle_dataset: bool | None = field(
+        default=False,
+        metadata={
+            "help": "Shuffle the training rows once more. Off, because the mixture is already shuffled by "
+            "the seed and keeps the task weights in every batch."
+        },
+    )
+    logging_steps: float = field(default=1, metadata={"help": "Write metrics every this many steps."})
+    save_steps: float = field(default=50, metadata={"help": "Write a checkpoint every this many steps."})
+    report_to: None | str | list[str] = field(  # noqa: RUF036 - the order that TRL's parser accepts
+        default="tensorboard",
+        metadata={"help": "Where metrics go beside metrics.jsonl: tensorboard, wandb, ..."},
+    )
+    resume_from_checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "nargs": "?",
+            "const": "latest",
+            "help": "Continue the run in output_dir: without a value (or `latest`) from its last complete "
+            "checkpoint, else from the given checkpoint folder.",
+        },
+    )
+    rollout: str = field(
+        default="transformers", metadata={"help": f"Generation engine, one of: {', '.join(ROLLOUT_ENGINES)}."}
+    )
+    rollout_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Completions generated together on one device; none generates a device's whole share of "
+            "the generation batch at once. Lower it when generation runs out of memory."
+        },
+    )
+    reward_functions: list[str] = field(
+        default_factory=lambda: [OCR_REWARD],
+        metadata={
+            "help": "Reward functions: `ocr` is the built-in OCR reward, anything else the import path "
+            "`package.module:function` of a TRL reward function. The reward is their weighted sum "
+            "(reward_weights)."
+        },
+    )
+    shuffle_rewards: bool = field(
+        default=False,
+        metadata={
+            "help": "Control experiment: permute the rewards among each group's completions, so that nothing "
+            "can be learned. Logged and recorded rewards stay the true ones."
+        },
+    )
+    dry_run: bool = field(
+        default=False,
+        metadata={
+            "help": "Check data, references, batch arithmetic and one generate, score, backward and save "
+            "step, then stop."
+        },
+    )
+    evaluation_batch_size: int = field(
+        default=64, metadata={"help": "Held-out crops read together on one device before and after training."}
+    )
+    evaluation_seed: int = field(
+        default=0, metadata={"help": "Seed of the held-out samples, the same before and after training."}
+    )
+
+    def __post_init__(self) -> None:
+        #: The settings as they were given, before transformers and TRL derive others from them.
+        self.as_given: dict[str, Any] = {
+            f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)
+        }
+        refuse_unused(self.as_given, {f.name: _default(f) for f in dataclasses.fields(self)})
+        self._check_own()
+        try:
+            super().__post_init__()
+        except ValueError:
+            if getattr(self, "distributed_state", None) is not None:  # set once the processes are known
+                check_batch_arithmetic(self, self.world_size)  # names the values that would work
+            raise
+
+    def _check_own(self) -> None:
+        if self.rollout not in ROLLOUT_ENGINES:
+            raise ConfigError(
+                f"rollout: {self.rollout!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}"
+            )
+        if not self.output_dir:
+            raise ConfigError("output_dir is empty: name the folder that the run is written to")
+        for name in ("rollout_batch_size", "evaluation_batch_size", "max_completion_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: {value} must be at least 1")
+        if not self.reward_functions:
+            raise ConfigError("reward_functions is empty: name at least one, for example `ocr`")
+        if len(set(self.reward_functions)) < len(self.reward_functions):
+            raise ConfigError(f"reward_functions names a function twice: {', '.join(self.reward_functions)}")
+
+
+@dataclass
+class ModelArguments:
+    """Which checkpoint is trained, and in which precision it is held."""
+
+    model_name_or_path: str = field(
+        default="",
+        metadata={
+            "help": "Checkpoint folder, hub name, or `shipped:tiny` for the tiny model of this package."
+        },
+    )
+    revision: str | None = field(
+        default=None, metadata={"help": "Branch, tag or commit of a hub checkpoint."}
+    )
+    dtype: str = field(
+        default="float32",
+        metadata={
+            "help": "Precision of the weights: float32, bfloat16, float16 or auto (the checkpoint's). With "
+            "bf16: true, float32 keeps master weights, without which updates at lr 3e-6 are rounded away."
+        },
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention implementation of transformers, for example sdpa."}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.model_name_or_path:
+            raise ConfigError("model_name_or_path is not set: name the checkpoint to train")
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
+            raise ConfigError(f"dtype: {self.dtype!r} is unknown; choose float32, bfloat16, float16 or auto")
+
+
+class RunConfig(NamedTuple):
+    """Everything that describes a run."""
+
+    training: GravityConfig
+    model: ModelArguments
+    data: DataConfig
+    rewards: RewardConfig
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Section → setting → value as given; secrets, launch options and unused settings are left out."""
+        skipped = {*_SECRETS, *_OF_ONE_LAUNCH}
+        training = {
+            name: value
+            for name, value in self.training.as_given.items()
+            if name not in skipped and not is_unused(name)
+        }
+        return {
+            "training": training,
+            "model": dataclasses.asdict(self.model),
+            "data": dataclasses.asdict(self.data),
+            "rewards": dataclasses.asdict(self.rewards),
+        }
+
+    def course(self) -> dict[str, Any]:
+        """The settings that decide weights and rollouts, flat: a resumed run must have the same ones."""
+        settings = {name: value for section in self.as_dict().values() for name, value in section.items()}
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in _FREE_TO_CHANGE and not name.startswith(_FREE_PREFIXES)
+        }
+
+    def to_yaml(self) -> str:
+        """A YAML file that ``--config`` reads back into an equal configuration."""
+        sections = [
+            f"# {name}\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+            for name, values in self.as_dict().items()
+        ]
+        return "\n".join(sections)
+
+
+def parse_config(argv: Sequence[str]) -> RunConfig:
+    """The configuration of a run from command-line arguments, usually ``--config FILE`` and some overrides.
+
+    Raises:
+        ConfigError: a setting is unknown, malformed, contradictory or would have no effect.
+    """
+    parser = StrictParser(
+        [GravityConfig, ModelArguments, DataConfig, RewardConfig],
+        description="GRPO training of a document-OCR vision-language model.",
+        is_hidden=is_unused,
+    )
+    return RunConfig(*parser.parse(argv))
+
+
+def check_optimizer(config: GravityConfig) -> None:
+    """Make sure that the configured optimiser runs here, by one step of it on a small tensor.
+
+    Raises:
+        ConfigError: an 8-bit bitsandbytes optimiser is asked for and bitsandbytes is missing or does not run.
+    """
+    if "8bit" not in str(config.as_given["optim"]):
+        return
+    advice = "set `optim: adamw_torch` (fp32 states) to train without bitsandbytes"
+    if config.fsdp:
+        raise ConfigError(
+            f"optim: {config.as_given['optim']} does not work with FSDP sharding; use DDP, or {advice}"
+        )
+    try:
+        import bitsandbytes
+
+        weight = torch.nn.Parameter(torch.zeros(4096, device=config.device))
+        weight.grad = torch.ones_like(weight)
+        bitsandbytes.optim.AdamW8bit([weight], lr=1e-3, min_8bit_size=1).step()
+    except (ImportError, OSError, RuntimeError, AttributeError, NotImplementedError) as error:
+        raise ConfigError(
+            f"optim: {config.as_given['optim']} needs bitsandbytes, which does not run here "
+            f"({type(error).__name__}: {error}); {advice}"
+        ) from error
+
+
+def _default(setting: dataclasses.Field[Any]) -> Any:
+    if setting.default_factory is not dataclasses.MISSING:
+        return setting.default_factory()
+    return _plain(setting.default)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value

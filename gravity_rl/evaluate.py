@@ -1,0 +1,312 @@
+"""Held-out reward of a model, sampled at temperature 1 and greedy, by task.
+
+Sampling adds Gumbel noise to the logits and takes the argmax, which draws exactly from the model's
+distribution. The noise of a crop depends on the seed and the crop's position in the dataset alone, so that
+neither batch size nor the number of processes changes what is drawn (up to rounding in differently shaped
+matrix products), the global random state stays untouched, and two checkpoints are compared on common random
+numbers.
+
+Training runs it before the first and after the last step. On its own, also through ``accelerate launch``:
+
+    python -m gravity_rl.evaluate --model_name_or_path runs/grpo/final --eval_data held_out.jsonl
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from trl.data_utils import prepare_multimodal_messages
+
+from gravity_rl.config import ModelArguments
+from gravity_rl.data import DataError, load_ocr_dataset
+from gravity_rl.data.config import DataConfig
+from gravity_rl.metrics import part_means, share
+from gravity_rl.model import ModelError, load_model, load_ocr_processor, never_sampled_ids, resolve_checkpoint
+from gravity_rl.parsing import ConfigError, StrictParser
+from gravity_rl.recorder import write_json, write_table
+from rewards import RewardConfig
+from rewards.adapters.trl import OCRReward
+
+DECODINGS = ("sampled", "greedy")
+ALL_TASKS = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One scored completion of a held-out crop; ``row`` is its position in the dataset, ``length`` is in
+    tokens."""
+
+    decoding: str
+    row: int
+    id: str
+    source: str
+    task: str
+    completion: str
+    reference: str
+    reward: float
+    parts: Mapping[str, float]
+    length: int
+    truncated: bool
+
+
+class RowNoise(LogitsProcessor):
+    """Adds Gumbel noise to the logits of a batch, from one generator a row, so that argmax becomes a sample.
+
+    Args:
+        seed: seed of the evaluation.
+        rows: dataset position of each row of the batch.
+        device: where the logits are.
+    """
+
+    def __init__(self, seed: int, rows: Sequence[int], device: torch.device):
+        states = (np.random.SeedSequence([seed, row]).generate_state(1, np.uint64) for row in rows)
+        self._generators = [torch.Generator(device).manual_seed(int(state[0] >> 1)) for state in states]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        noise = torch.empty_like(scores, dtype=torch.float32)  # (B, V)
+        for row, generator in zip(noise, self._generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores.float() - noise.clamp_min_(torch.finfo(torch.float32).tiny).log()
+
+
+def evaluate(
+    model: PreTrainedModel,
+    processor: Any,
+    dataset: Dataset,
+    config: RewardConfig,
+    *,
+    seed: int,
+    batch_size: int,
+    max_new_tokens: int,
+    predictions_file: Path | None = None,
+    autocast_dtype: torch.dtype | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Held-out reward of `model`; every process takes a share of the rows and gets the whole result.
+
+    Args:
+        model: the unwrapped, unsharded model; its training mode is restored afterwards.
+        processor: its processor.
+        dataset: rows with columns prompt, image, task, reference, id, source.
+        config: constants of the reward.
+        seed: seed of the samples.
+        batch_size: crops read together on one device.
+        max_new_tokens: completion limit, in tokens.
+        predictions_file: where the main process writes every prediction as Parquet.
+        autocast_dtype: precision of mixed-precision inference; None runs in the precision of the weights.
+        chat_template_kwargs: passed to the chat template, as in training.
+
+    Returns:
+        decoding (``sampled``, ``greedy``) → task or ``all`` → ``crops``, ``reward``, ``reward_std``,
+        ``length``, ``truncated``, and, for a task, the mean of each reward component and ``gated``.
+    """
+    state = PartialState()
+    references = dataset["reference"]
+    order = sorted(range(len(dataset)), key=lambda row: (-len(references[row]), row))
+    mine = order[state.process_index :: state.num_processes]
+    generation = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=_end_ids(model, processor),
+        pad_token_id=processor.tokenizer.pad_token_id,
+        suppress_tokens=never_sampled_ids(model, processor.tokenizer),
+        repetition_penalty=1.0,
+        disable_compile=True,
+    )
+    local: list[Prediction] = []
+    was_training = model.training
+    model.eval()
+    autocast = torch.autocast(model.device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None)
+    try:
+        for rows, inputs in _batches(processor, dataset, mine, batch_size, dict(chat_template_kwargs or {})):
+            for decoding in DECODINGS:
+                noise = [RowNoise(seed, rows, model.device)] if decoding == "sampled" else []
+                with torch.inference_mode(), autocast:
+                    output = model.generate(
+                        **inputs.to(model.device),
+                        generation_config=generation,
+                        logits_processor=LogitsProcessorList(noise),
+                    )
+                ids = output[:, inputs["input_ids"].size(1) :]
+                local += _scored(decoding, rows, ids, processor, dataset, config, generation.eos_token_id)
+    finally:
+        model.train(was_training)
+    predictions = sorted(gather_object(local), key=lambda p: (DECODINGS.index(p.decoding), p.row))
+    if predictions_file is not None and state.is_main_process:
+        write_table(predictions_file, _as_table(predictions))
+    return summarise(predictions)
+
+
+def _end_ids(model: PreTrainedModel, processor: Any) -> list[int]:
+    """Ids that end a completion: the tokenizer's and all that the checkpoint declares, as in TRL's
+    trainer."""
+    declared = model.generation_config.eos_token_id
+    ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
+    return sorted({processor.tokenizer.eos_token_id, *ids})
+
+
+def _batches(
+    processor: Any, dataset: Dataset, rows: Sequence[int], batch_size: int, template_kwargs: dict[str, Any]
+) -> Iterator[tuple[list[int], Any]]:
+    """Dataset positions and model inputs of each batch."""
+    for start in range(0, len(rows), batch_size):
+        batch = list(rows[start : start + batch_size])
+        prompts = [
+            prepare_multimodal_messages(example["prompt"], images=[example["image"]])
+            for example in (dataset[row] for row in batch)
+        ]
+        yield (
+            batch,
+            processor.apply_chat_template(
+                prompts,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                processor_kwargs={"padding": True},
+                **template_kwargs,
+            ),
+        )
+
+
+def _scored(
+    decoding: str,
+    rows: Sequence[int],
+    ids: torch.Tensor,
+    processor: Any,
+    dataset: Dataset,
+    config: RewardConfig,
+    end_ids: list[int],
+) -> list[Prediction]:
+    """Predictions of a batch; ``ids`` (B, L) are right-padded completions."""
+    is_end = torch.isin(ids, torch.tensor(end_ids, device=ids.device))
+    ended = is_end.any(dim=1).tolist()
+    lengths = torch.where(is_end.any(dim=1), is_end.int().argmax(dim=1) + 1, ids.size(1)).tolist()
+    kept = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+    completions = processor.batch_decode(kept, skip_special_tokens=True)
+    columns = {name: dataset[name] for name in ("id", "source", "task", "reference")}
+    tasks, references = ([columns[name][row] for row in rows] for name in ("task", "reference"))
+    scores = OCRReward(config).scores(completions, tasks, references)
+    return [
+        Prediction(
+            decoding=decoding,
+            row=row,
+            completion=completion,
+            reward=score.value,
+            parts=dict(score.parts),
+            length=length,
+            truncated=not end,
+            **{name: column[row] for name, column in columns.items()},
+        )
+        for row, completion, score, length, end in zip(rows, completions, scores, lengths, ended, strict=True)
+    ]
+
+
+def summarise(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Decoding → task or ``all`` → means; see :func:`evaluate`."""
+    result: dict[str, Any] = {}
+    for decoding in DECODINGS:
+        of_decoding = [prediction for prediction in predictions if prediction.decoding == decoding]
+        result[decoding] = {ALL_TASKS: _means(of_decoding)}
+        for task in sorted({prediction.task for prediction in of_decoding}):
+            of_task = [prediction for prediction in of_decoding if prediction.task == task]
+            result[decoding][task] = _means(of_task) | part_means(
+                [prediction.parts for prediction in of_task]
+            )
+    return result
+
+
+def _means(predictions: Sequence[Prediction]) -> dict[str, float]:
+    rewards = [prediction.reward for prediction in predictions]
+    return {
+        "crops": len(predictions),
+        "reward": statistics.fmean(rewards),
+        "reward_std": statistics.pstdev(rewards),
+        "length": statistics.fmean(prediction.length for prediction in predictions),
+        "truncated": share(prediction.truncated for prediction in predictions),
+    }
+
+
+def _as_table(predictions: Sequence[Prediction]) -> pa.Table:
+    return pa.Table.from_pylist([asdict(p) | {"parts": json.dumps(dict(p.parts))} for p in predictions])
+
+
+def format_results(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table of rewards: one line a task, one column for each decoding of each named result."""
+    names = [(decoding, name) for decoding in DECODINGS for name in results]
+    first = next(iter(results.values()))
+    tasks = [task for task in first["sampled"] if task != ALL_TASKS] + [ALL_TASKS]
+    lines = [f"{'held-out reward':<16}{'crops':>6}" + "".join(f"{f'{d} {n}':>17}" for d, n in names)]
+    for task in tasks:
+        values = "".join(f"{results[name][decoding][task]['reward']:>17.4f}" for decoding, name in names)
+        lines.append(f"{task:<16}{first['sampled'][task]['crops']:>6}{values}")
+    return "\n".join(lines)
+
+
+@dataclass
+class EvaluateConfig:
+    """Settings of the stand-alone evaluation."""
+
+    output_dir: str = field(
+        default="runs/evaluation", metadata={"help": "Folder for evaluation.json and predictions.parquet."}
+    )
+    max_completion_length: int = field(default=8448, metadata={"help": "Completion limit, in tokens."})
+    evaluation_batch_size: int = field(default=64, metadata={"help": "Crops read together on one device."})
+    evaluation_seed: int = field(default=0, metadata={"help": "Seed of the samples."})
+    bf16: bool = field(default=False, metadata={"help": "Run the forward in bfloat16 mixed precision."})
+    use_cpu: bool = field(default=False, metadata={"help": "Use the CPU even where there is a GPU."})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        parser = StrictParser(
+            [EvaluateConfig, ModelArguments, DataConfig, RewardConfig], description="Held-out evaluation."
+        )
+        run, model_args, data, rewards = parser.parse(sys.argv[1:] if argv is None else argv)
+        state = PartialState(cpu=run.use_cpu)
+        folder = resolve_checkpoint(model_args.model_name_or_path, model_args.revision)
+        processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+        dataset = load_ocr_dataset(data, split="eval", seed=run.evaluation_seed)
+        model = load_model(folder, model_args).to(state.device)
+    except (ConfigError, DataError, ModelError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    output = Path(run.output_dir)
+    result = evaluate(
+        model,
+        processor,
+        dataset,
+        rewards,
+        seed=run.evaluation_seed,
+        batch_size=run.evaluation_batch_size,
+        max_new_tokens=run.max_completion_length,
+        predictions_file=output / "predictions.parquet",
+        autocast_dtype=torch.bfloat16 if run.bf16 else None,
+    )
+    if state.is_main_process:
+        write_json(output / "evaluation.json", result)
+        print(format_results({"": result}))
+    with contextlib.suppress(ValueError):
+        state.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

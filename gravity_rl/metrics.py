@@ -1,0 +1,97 @@
+"""Per-task metrics of a set of scored completions, for the training log and for held-out evaluation.
+
+Rewards of different tasks live on different scales, and a mean over a mixture hides that one of them
+collapses. The functions are pure: the same records give the same metrics on every rank.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One completion with everything that is known about it.
+
+    Attributes:
+        step: optimiser step that the completion is used in, from 1.
+        id: dataset row.
+        source: dataset source of the row.
+        task: ``text``, ``table`` or ``formula``.
+        prompt_id: group within the generation, from 0: completions of one prompt share it.
+        completion: decoded completion without special tokens.
+        reference: the row's reference.
+        reward: weighted sum of ``rewards``, before any shuffling.
+        rewards: reward function → value; None stands for a value that is not finite or missing.
+        parts: component of the OCR reward → value (``teds_s``, ``gate``, ...); empty without the OCR reward.
+        advantage: advantage that the loss uses; None if the run stopped before it was computed.
+        length: tokens of the completion, the end token included.
+        truncated: the completion was cut by the limit.
+    """
+
+    step: int
+    id: str
+    source: str
+    task: str
+    prompt_id: int
+    completion: str
+    reference: str
+    reward: float | None
+    rewards: Mapping[str, float | None]
+    parts: Mapping[str, float] = field(default_factory=dict)
+    advantage: float | None = None
+    length: int = 0
+    truncated: bool = False
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of one generation, by task.
+
+    For each task: ``rewards/<task>/mean`` and ``rewards/<task>/std`` (over completions, population),
+    ``<task>/length`` (tokens), ``<task>/truncated``, ``<task>/gated`` (gate below 1),
+    ``<task>/zero_variance_groups`` (shares), and ``<task>/<part>``, the mean of each component of the OCR
+    reward over the completions that have it.
+    """
+    metrics: dict[str, float] = {}
+    for task, rows in _by_task(rollouts).items():
+        rewards = [row.reward for row in rows if row.reward is not None]
+        groups: dict[int, set[float | None]] = defaultdict(set)
+        for row in rows:
+            groups[row.prompt_id].add(row.reward)
+        metrics[f"rewards/{task}/mean"] = statistics.fmean(rewards)
+        metrics[f"rewards/{task}/std"] = statistics.pstdev(rewards)
+        metrics[f"{task}/length"] = statistics.fmean(row.length for row in rows)
+        metrics[f"{task}/truncated"] = share(row.truncated for row in rows)
+        metrics[f"{task}/zero_variance_groups"] = share(len(values) == 1 for values in groups.values())
+        metrics |= {
+            f"{task}/{name}": value for name, value in part_means([row.parts for row in rows]).items()
+        }
+    return metrics
+
+
+def part_means(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of every reward component over the completions that have it, and ``gated``, the share with gate <
+    1."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in parts:
+        for name, value in row.items():
+            values[name].append(float(value))
+    means = {name: statistics.fmean(column) for name, column in sorted(values.items())}
+    if "gate" in values:
+        means["gated"] = share(value < 1.0 for value in values["gate"])
+    return means
+
+
+def share(flags: Iterable[bool]) -> float:
+    """Share of true values; the input must not be empty."""
+    return statistics.fmean(map(float, flags))
+
+
+def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
+    tasks: dict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        tasks[rollout.task].append(rollout)
+    return dict(sorted(tasks.items()))

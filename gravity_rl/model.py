@@ -1,0 +1,140 @@
+"""Loads the policy and its processor from a checkpoint folder, a hub name or the package's own tiny model.
+
+Hub checkpoints are resolved to one local snapshot first, so that policy, frozen reference and processor come
+from the same revision. Used by ``gravity_rl.train`` and ``gravity_rl.evaluate``; code from a checkpoint is
+never executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import AutoModelForImageTextToText, PreTrainedModel, ProcessorMixin
+
+from gravity_rl.config import ModelArguments
+from gravity_rl.processor import load_processor
+
+SHIPPED_CHECKPOINTS = {"shipped:tiny": Path(__file__).resolve().parent / "tiny" / "checkpoint"}
+
+_SNAPSHOT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+# Image processors whose `size` counts each pixel once per temporal slot of a patch; others count it once.
+_TEMPORAL_BUDGET = ("Glm46VImageProcessor", "Glm4vImageProcessor")
+# Placeholders that the model replaces by image or video features, and the noise token of block diffusion.
+_NEVER_SAMPLED = ("image_token", "video_token", "image_start_token", "image_end_token", "video_start_token",
+                  "video_end_token", "vision_start_token", "vision_end_token")  # fmt: skip
+
+
+class ModelError(ValueError):
+    """A model checkpoint cannot be found, or lacks something that OCR training needs."""
+
+
+def resolve_checkpoint(name: str, revision: str | None = None) -> Path:
+    """The local folder of a checkpoint.
+
+    Args:
+        name: a folder, a hub name, or one of ``SHIPPED_CHECKPOINTS``.
+        revision: branch, tag or commit of a hub checkpoint.
+
+    Raises:
+        ModelError: there is no such checkpoint, or a revision is given for one that has none.
+    """
+    folder = SHIPPED_CHECKPOINTS.get(name, Path(name))
+    if name.startswith("shipped:") and name not in SHIPPED_CHECKPOINTS:
+        raise ModelError(f"{name}: unknown; this package ships {', '.join(SHIPPED_CHECKPOINTS)}")
+    if folder.is_dir():
+        if revision is not None:
+            raise ModelError(f"revision {revision!r} is set, but {name} is a folder and has no revisions")
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"{folder} is no model checkpoint: it has no config.json")
+        return folder
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_SNAPSHOT_FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(f"{name} is neither a folder nor a checkpoint the hub offers: {error}") from error
+
+
+def load_ocr_processor(folder: Path, *, min_pixels: int | None = None, max_pixels: int | None = None) -> Any:
+    """The processor of a checkpoint, left-padding, with a pixel budget.
+
+    Args:
+        folder: checkpoint folder.
+        min_pixels: images with fewer pixels (height × width) are scaled up; None keeps the checkpoint's
+            setting.
+        max_pixels: images with more pixels are scaled down; None keeps the checkpoint's setting.
+
+    Raises:
+        ModelError: the checkpoint has no image processor or no chat template, or the image processor has no
+            pixel budget to set.
+    """
+    try:
+        processor = load_processor(folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelError(f"{folder}: the processor does not load: {error}") from error
+    if not isinstance(processor, ProcessorMixin) or getattr(processor, "image_processor", None) is None:
+        raise ModelError(
+            f"{folder} has no image processor (processor_config.json or preprocessor_config.json): this is a "
+            "text-only checkpoint, or its processor files were not copied"
+        )
+    if not processor.chat_template:
+        raise ModelError(
+            f"{folder} has no chat template (chat_template.jinja), so prompts cannot be rendered"
+        )
+    processor.tokenizer.padding_side = "left"
+    if min_pixels is not None or max_pixels is not None:
+        _set_pixel_budget(processor.image_processor, min_pixels, max_pixels)
+    return processor
+
+
+def _set_pixel_budget(image_processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
+    kind = type(image_processor).__name__
+    size = dict(image_processor.size or {})
+    if not {"shortest_edge", "longest_edge"} <= {key for key, value in size.items() if value}:
+        raise ModelError(f"{kind} has no pixel budget: leave min_pixels and max_pixels unset")
+    slots = image_processor.temporal_patch_size if kind.startswith(_TEMPORAL_BUDGET) else 1
+    if min_pixels is not None:
+        size["shortest_edge"] = min_pixels * slots
+    if max_pixels is not None:
+        size["longest_edge"] = max_pixels * slots
+    image_processor.size = type(image_processor.size)(**size)
+
+
+def load_model(folder: Path, args: ModelArguments) -> PreTrainedModel:
+    """The policy in the configured precision.
+
+    Raises:
+        ModelError: the weights are missing or the architecture does not read images.
+    """
+    dtype = args.dtype if args.dtype == "auto" else getattr(torch, args.dtype)
+    kwargs = {} if args.attn_implementation is None else {"attn_implementation": args.attn_implementation}
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, **kwargs)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}: the model does not load: {error}") from error
+    return model
+
+
+def never_sampled_ids(model: PreTrainedModel, tokenizer: Any) -> list[int]:
+    """Token ids that generation must not emit, sorted.
+
+    A sampled image or video placeholder makes the training forward fail, because it has no features behind
+    it; the mask token means nothing outside of diffusion; padding in mid-sequence would be taken for the end.
+    The trainer's log-probabilities are those of the full vocabulary: the model gives these tokens almost no
+    mass.
+    """
+    ids = _as_ids(tokenizer.pad_token_id) | _as_ids(tokenizer.mask_token_id)
+    ids |= _as_ids(tokenizer.convert_tokens_to_ids("<|mask|>"))
+    for name in _NEVER_SAMPLED:
+        ids |= _as_ids(getattr(model.config, f"{name}_id", None))
+    ends = _as_ids(model.generation_config.eos_token_id) | _as_ids(tokenizer.eos_token_id)
+    return sorted(ids - ends - _as_ids(tokenizer.unk_token_id))
+
+
+def _as_ids(value: int | Iterable[int] | None) -> set[int]:
+    if value is None:
+        return set()
+    return {value} if isinstance(value, int) else set(value)

@@ -1,0 +1,187 @@
+"""GRPO training of a document-OCR model: the entry point.
+
+    accelerate launch gravity_rl/train.py --config configs/tiny_cpu.yaml
+    accelerate launch -m gravity_rl.train --config configs/gravity_16xh100.yaml --output_dir runs/first
+
+Checks come before anything expensive: settings, data and batch arithmetic before a model is loaded, and with
+``--dry_run`` one whole step before it all stops. Held-out crops (``eval_data``) are evaluated before the
+first and after the last step. ``docs/RUN_DIRECTORY.md`` describes what a run leaves behind.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import set_seed
+from transformers.utils.logging import disable_progress_bar
+
+from gravity_rl.checkpoint import CheckpointError
+from gravity_rl.config import GravityConfig, RunConfig, check_optimizer, parse_config
+from gravity_rl.data import DataError, load_ocr_dataset
+from gravity_rl.dry_run import dry_run, scratch_directory
+from gravity_rl.evaluate import evaluate, format_results
+from gravity_rl.launcher import start_missing_processes
+from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
+from gravity_rl.parsing import ConfigError
+from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count
+from gravity_rl.recorder import RunDirectory, write_json
+from gravity_rl.resume import check_settings, hold_run_directory, resolve_resume
+from gravity_rl.trainer import GravityTrainer, RewardError, load_reward_functions
+
+logger = logging.getLogger(__name__)
+
+USER_ERRORS = (ConfigError, DataError, ModelError, RewardError, CheckpointError)
+
+
+def train(config: RunConfig) -> int:
+    """Run what the configuration describes.
+
+    Returns:
+        Exit status: 0, or 128 + signal number if a signal stopped the run after a checkpoint.
+
+    Raises:
+        ConfigError, DataError, ModelError, RewardError, CheckpointError: what the user has to change.
+    """
+    training = config.training
+    check_batch_arithmetic(training, training.world_size)
+    check_optimizer(training)
+    set_seed(training.seed)
+    is_main = training.process_index == 0
+    if training.dry_run:
+        with scratch_directory(training) as scratch:
+            report = dry_run(build_trainer(config, RunDirectory(scratch, is_main=is_main))[0])
+        if is_main:
+            print(report)
+        return 0
+    output_dir = Path(training.output_dir)
+    with hold_run_directory(output_dir) if is_main else nullcontext():
+        return train_and_evaluate(config, RunDirectory(output_dir, is_main=is_main))
+
+
+def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
+    """Start or continue the run in its directory; see :func:`train`."""
+    training = config.training
+    checkpoint = resolve_resume(training.output_dir, training.resume_from_checkpoint)
+    if checkpoint is not None:
+        check_settings(checkpoint, config.course())
+    training.distributed_state.wait_for_everyone()  # all have looked before one writes
+    trainer, held_out = build_trainer(config, run)
+    run.start(config, num_processes=training.world_size, device=str(training.device))
+    before = evaluate_held_out(trainer, held_out, config, "before")
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if trainer.stop_on_signal.stopped_by is not None:
+        return 128 + trainer.stop_on_signal.stopped_by
+    trainer.save_final(run.final)
+    after = evaluate_held_out(trainer, held_out, config, "after")
+    if run.is_main and before is not None and after is not None:
+        print(format_results({"before": before, "after": after}))
+    return 0
+
+
+def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer, Dataset | None]:
+    """The trainer, and the held-out crops if there are any; data are checked before the model is loaded."""
+    training, data = config.training, config.data
+    folder = resolve_checkpoint(config.model.model_name_or_path, config.model.revision)
+    processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+    reward_functions = load_reward_functions(training, config.rewards)
+    train_set, held_out = load_datasets(config, processor)
+    trainer = GravityTrainer(
+        model=load_model(folder, config.model),
+        reward_functions=reward_functions,
+        args=training,
+        train_dataset=train_set,
+        processor=processor,
+        run=run,
+        settings=config.course(),
+    )
+    return trainer, held_out
+
+
+def load_datasets(config: RunConfig, processor: Any) -> tuple[Dataset, Dataset | None]:
+    """The training rows, one epoch for the whole run if ``max_steps`` is set, and the held-out rows if there
+    are any.
+
+    Raises:
+        DataError: something is wrong with the data; lists everything.
+        ConfigError: a setting of the data is wrong.
+    """
+    training, data = config.training, config.data
+    limits = {"tokenizer": processor.tokenizer, "max_completion_length": training.max_completion_length}
+    if training.max_steps > 0 and data.mixture_size is None:
+        data = replace(data, mixture_size=prompts_of_run(training))
+    try:
+        train_set = load_ocr_dataset(
+            data, split="train", seed=training.seed, check_scores=training.dry_run, **limits
+        )
+        check_prompt_count(len(train_set), training)
+        if not data.eval_data:
+            return train_set, None
+        return train_set, load_ocr_dataset(
+            data, split="eval", seed=training.seed, check_scores=training.dry_run, **limits
+        )
+    except DataError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def prompts_of_run(training: GravityConfig) -> int:
+    """Prompts that ``max_steps`` optimiser steps take, in whole generation batches."""
+    passes = training.max_steps * training.gradient_accumulation_steps
+    generations = -(-passes // (training.steps_per_generation * training.num_iterations))
+    return generations * (training.generation_batch_size // training.num_generations)
+
+
+def evaluate_held_out(
+    trainer: GravityTrainer, dataset: Dataset | None, config: RunConfig, name: str
+) -> dict[str, Any] | None:
+    """Evaluate the current weights, or read the result that an earlier launch of the run has written."""
+    if dataset is None:
+        return None
+    file = trainer.run.evaluation / f"{name}.json"
+    trainer.accelerator.wait_for_everyone()
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))
+    training = config.training
+    result = evaluate(
+        trainer.accelerator.unwrap_model(trainer.model),
+        trainer.processing_class,
+        dataset,
+        config.rewards,
+        seed=training.evaluation_seed,
+        batch_size=training.evaluation_batch_size,
+        max_new_tokens=training.max_completion_length,
+        predictions_file=file.with_suffix(".parquet"),
+        autocast_dtype=torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else None,
+        chat_template_kwargs=training.chat_template_kwargs,
+    )
+    if trainer.run.is_main:
+        write_json(file, result)
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # the version is pinned
+    disable_progress_bar()  # of transformers: loading and saving a few files
+    try:
+        start_missing_processes()
+        return train(parse_config(sys.argv[1:] if argv is None else argv))
+    except USER_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

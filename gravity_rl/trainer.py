@@ -1,0 +1,262 @@
+"""GRPO trainer for OCR: TRL's ``GRPOTrainer`` plus records of every rollout, per-task metrics and strict
+rewards.
+
+Only TRL's hooks are overridden: ``_generate_single_turn`` (generates in chunks), ``_calculate_rewards``
+(checks, records and, in the control experiment, shuffles the rewards of all ranks) and
+``_generate_and_score_completions`` (adds the advantages to the records and writes them). Loss, sampling,
+reference model and checkpoints are TRL's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from accelerate.utils import gather, gather_object
+from datasets import Dataset
+from transformers import PreTrainedModel, TrainerCallback
+
+from gravity_rl.checkpoint import AtomicCheckpointMixin
+from gravity_rl.config import OCR_REWARD, GravityConfig
+from gravity_rl.metrics import Rollout, rollout_metrics
+from gravity_rl.model import never_sampled_ids
+from gravity_rl.parsing import ConfigError
+from gravity_rl.recorder import RunDirectory
+from rewards import RewardConfig
+from rewards.adapters.trl import OCRReward
+
+RewardFunction = Callable[..., Any]
+
+
+class RewardError(ValueError):
+    """A reward function returned something that is no reward."""
+
+
+class RecordedOCRReward:
+    """The OCR reward as a TRL reward function that keeps the components of the batch it scored last.
+
+    Attributes:
+        parts: for each completion of the last call, component of the reward → value.
+    """
+
+    __name__ = OCR_REWARD
+
+    def __init__(self, config: RewardConfig):
+        self._reward = OCRReward(config)
+        self.parts: list[dict[str, float]] = []
+
+    def __call__(
+        self, completions: Sequence[Any], task: Sequence[str], reference: Sequence[str], **columns: Any
+    ) -> list[float]:
+        scores = self._reward.scores(completions, task, reference)
+        self.parts = [{name: float(value) for name, value in score.parts.items()} for score in scores]
+        return [score.value for score in scores]
+
+
+def load_reward_functions(config: GravityConfig, rewards: RewardConfig) -> list[RewardFunction]:
+    """The callables that ``reward_functions`` names, in its order.
+
+    Raises:
+        ConfigError: an import path is malformed, does not import or names nothing callable.
+    """
+    return [
+        RecordedOCRReward(rewards) if path == OCR_REWARD else _import_callable(path)
+        for path in config.reward_functions
+    ]
+
+
+def _import_callable(path: str) -> RewardFunction:
+    module_name, separator, name = path.partition(":")
+    if not separator or not module_name or not name:
+        raise ConfigError(
+            f"reward_functions: {path!r} is neither `{OCR_REWARD}` nor of the form package.module:name"
+        )
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"reward_functions: cannot import {path!r}: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"reward_functions: {path!r} is not callable")
+    return function
+
+
+class GravityTrainer(AtomicCheckpointMixin):
+    """Thin subclass of ``GRPOTrainer`` with exact checkpoints; see the module docstring.
+
+    Args:
+        model: the policy; its checkpoint folder is also that of the frozen reference.
+        reward_functions: TRL reward functions; every one must return a finite number for every completion.
+        args: training settings.
+        train_dataset: rows with columns prompt, image, task, reference, id and source.
+        processor: image and text processor of the model.
+        run: the run directory, which records rollouts and metrics.
+        settings: what a resumed run must have in common with this one.
+        callbacks: further callbacks.
+    """
+
+    args: GravityConfig
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        reward_functions: Sequence[RewardFunction],
+        args: GravityConfig,
+        train_dataset: Dataset,
+        processor: Any,
+        run: RunDirectory,
+        settings: dict[str, Any] | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+    ):
+        self.run = run
+        self._rollouts: list[Rollout] = []
+        generation = dict(args.generation_kwargs or {})
+        banned = {*generation.get("suppress_tokens", ()), *never_sampled_ids(model, processor.tokenizer)}
+        args.generation_kwargs = {**generation, "suppress_tokens": sorted(banned)}
+        super().__init__(
+            model=model,
+            reward_funcs=list(reward_functions),
+            args=args,
+            train_dataset=train_dataset,
+            processing_class=processor,
+            callbacks=list(callbacks),
+            settings=settings,
+        )
+        run.attach(self)
+
+    def _generate_single_turn(
+        self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False
+    ):
+        """Completions of one rank's prompts, ``rollout_batch_size`` at a time: ids and no
+        log-probabilities."""
+        size = self.args.rollout_batch_size or len(prompt_ids)
+        if size >= len(prompt_ids):
+            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
+        completion_ids: list[list[int]] = []
+        for start in range(0, len(prompt_ids), size):
+            rows = slice(start, start + size)
+            fields = _slice_fields(multimodal_fields, images, rows)
+            chunk_images = None if images is None else images[rows]
+            ids, _ = super()._generate_single_turn(prompt_ids[rows], chunk_images, fields, num_generations)
+            completion_ids += ids
+        return completion_ids, None
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        """Rewards of all ranks' completions by function, shape (ranks × B, F), after they were recorded.
+
+        Raises:
+            RewardError: a reward is not a finite number; the generation's rollouts are on disk by then.
+        """
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if not self.model.training:
+            return rewards
+        self._rollouts = self._record(inputs, completions, completion_ids_list, rewards)
+        self._refuse_non_finite(rewards)
+        return self._shuffled(rewards) if self.args.shuffle_rewards else rewards
+
+    def _record(self, inputs, completions, completion_ids_list, rewards) -> list[Rollout]:
+        """One record for each completion of this generation, of all ranks, in the order of ``rewards``."""
+        ocr = next(
+            (function for function in self.reward_funcs if isinstance(function, RecordedOCRReward)), None
+        )
+        parts = ocr.parts if ocr is not None else [{}] * len(inputs)
+        local = [
+            {
+                "id": row["id"],
+                "source": row["source"],
+                "task": row["task"],
+                "completion": completion[0]["content"],
+                "reference": row["reference"],
+                "parts": part,
+                "length": len(ids),
+                "truncated": ids[-1] not in self.eos_token_ids,
+            }
+            for row, completion, ids, part in zip(
+                inputs, completions, completion_ids_list, parts, strict=True
+            )
+        ]
+        names = self.reward_func_names
+        totals = (rewards * self.reward_weights.to(rewards.device)).sum(dim=1).tolist()
+        return [
+            Rollout(
+                step=self.state.global_step + 1,
+                prompt_id=index // self.num_generations,
+                reward=_finite(total),
+                rewards=dict(zip(names, map(_finite, values), strict=True)),
+                **record,
+            )
+            for index, (record, values, total) in enumerate(
+                zip(gather_object(local), rewards.tolist(), totals, strict=True)
+            )
+        ]
+
+    def _refuse_non_finite(self, rewards: torch.Tensor) -> None:
+        bad = (~torch.isfinite(rewards)).nonzero().tolist()
+        if not bad:
+            return
+        path = self.run.write_rollouts(self._rollouts)
+        index, function = bad[0]
+        row = self._rollouts[index]
+        raise RewardError(
+            f"reward function {self.reward_func_names[function]!r} returned "
+            f"{rewards[index, function].item()} (None reads as nan) for row {row.id!r} of task {row.task!r}: "
+            f"{len(bad)} of {rewards.numel()} rewards of step {row.step} are no finite numbers; the step's "
+            f"rollouts are in {path}"
+        )
+
+    def _shuffled(self, rewards: torch.Tensor) -> torch.Tensor:
+        """The rewards permuted within each group, the same way on every rank. ``rewards``: (N, F)."""
+        generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.state.global_step)
+        groups = rewards.view(-1, self.num_generations, rewards.size(1)).clone()
+        for group in groups:
+            group.copy_(group[torch.randperm(self.num_generations, generator=generator).to(group.device)])
+        return groups.view_as(rewards)
+
+    def _generate_and_score_completions(self, inputs):
+        """TRL's batch; in training, also records the generation and its per-task metrics."""
+        output = super()._generate_and_score_completions(inputs)
+        if self.model.training:
+            advantages = gather(output["advantages"]).tolist()
+            rollouts = [
+                dataclasses.replace(rollout, advantage=advantage)
+                for rollout, advantage in zip(self._rollouts, advantages, strict=True)
+            ]
+            self.run.write_rollouts(rollouts)
+            for name, value in rollout_metrics(rollouts).items():
+                self._metrics["train"][name].append(value)
+        return output
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _slice_fields(fields: dict[str, Any], images: Sequence[Any] | None, rows: slice) -> dict[str, Any]:
+    """The rows' share of a processor's multimodal output.
+
+    Per-prompt fields are lists of length B, the others arrays or tensors; ``pixel_values`` holds either one entry an image or, with
+    ``image_grid_thw``, one row a patch.
+    """
+    if images is None:
+        return fields
+    counts = [len(row_images or ()) for row_images in images]
+    first, last = sum(counts[: rows.start]), sum(counts[: rows.stop])
+    grid = fields.get("image_grid_thw")
+    sliced: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, list):
+            sliced[name] = value[rows]
+        elif name == "pixel_values" and grid is not None:
+            patches = torch.as_tensor(grid).prod(dim=-1)
+            sliced[name] = value[int(patches[:first].sum()) : int(patches[:last].sum())]
+        elif len(value) == sum(counts):
+            sliced[name] = value[first:last]
+        else:
+            raise ConfigError(
+                f"rollout_batch_size does not work with this model: cannot split its input {name!r}"
+            )
+    return sliced

@@ -1,0 +1,1 @@
+"""Thin adapters that give the rewards the call signature of a training library."""

@@ -1,0 +1,55 @@
+"""The text reward: one minus the normalised edit distance of the normalised texts.
+
+`(1 - NED) * gate` with `NED = Levenshtein / max length`, after arXiv:2609.26638, Appendix E, on the forms
+that the OmniDocBench scorer compares. These have neither spaces nor punctuation, so the reward sees neither.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+
+from rapidfuzz.distance import Levenshtein
+
+from rewards.gate import degeneration_gate
+from rewards.markup import normalize_text
+from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
+
+
+def is_blank(text: str) -> bool:
+    """True if nothing would be drawn: only whitespace, control and format characters, or nothing at all."""
+    return all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in text)
+
+
+def compared_form(text: str) -> str:
+    """The normalised text, or the raw one where normalisation leaves nothing (the scorer's rule)."""
+    return normalize_text(text) or text
+
+
+_reference_form = lru_cache(maxsize=1024)(compared_form)
+
+
+def text_reward(prediction: str, reference: str, config: RewardConfig = PUBLISHED) -> Score:
+    """The published text reward.
+
+    A blank reference is a blank region: a blank prediction has similarity 1, any other 0.
+
+    Parts: `similarity` = 1 - `ned`, and the gate with its terms. With gate 0 the distance is not computed and
+    `ned` is 1.
+
+    Raises:
+        TypeError: an argument is not a string.
+    """
+    require_strings(prediction, reference)
+    gate = degeneration_gate(prediction, config)
+    similarity = 0.0
+    if gate.gate > 0.0 and not is_oversized(prediction, reference):
+        if is_blank(reference):
+            similarity = float(is_blank(prediction))
+        else:
+            similarity = Levenshtein.normalized_similarity(
+                compared_form(prediction), _reference_form(reference)
+            )
+    return Score(
+        similarity * gate.gate, {"similarity": similarity, **gate._asdict(), "ned": 1.0 - similarity}
+    )

@@ -1,0 +1,235 @@
+"""Runs of the real entry point in processes of their own, on a model of 50,000 weights.
+
+Importing torch, transformers and TRL takes longer than such a run. A fork server therefore imports them once;
+every run is a fork of it: a process that can be killed, not a thread or a mock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["gravity_rl.train", "gravity_rl.tiny.build"])
+
+TIMINGS = ("step_time",)
+SETTINGS: dict[str, Any] = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "max_completion_length": 48,
+    "max_steps": 6,
+    "save_steps": 2,
+    "learning_rate": 1e-3,
+    "optim": "adamw_torch",
+    "bf16": "false",
+    "use_cpu": "true",
+    "report_to": "none",
+    "mask_truncated_completions": "false",
+}
+REFERENCES = {
+    "text": "{word} {number}",
+    "table": "<table><tr><td>{word}</td><td>{number}</td></tr></table>",
+    "formula": "x^{{{number}}}+1",
+}
+
+
+def write_model(folder: Path) -> Path:
+    """A GLM-OCR with random weights, small enough for a step in a fraction of a second."""
+    from gravity_rl.tiny.build import TinyShape, build_tiny
+
+    shape = TinyShape(
+        hidden_size=32, intermediate_size=48, num_layers=1, num_heads=2, num_kv_heads=1,
+        vision_hidden_size=32, vision_intermediate_size=32, vision_depth=1, vision_heads=2,
+    )  # fmt: skip
+    model, processor = build_tiny(shape)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def write_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def make_rows(folder: Path, count: int = 12) -> list[dict[str, Any]]:
+    """Rows of all three tasks; their images are written to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for index in range(count):
+        word, number = f"word{index}", index * 7
+        image = Image.new("RGB", (64, 32), "white")
+        ImageDraw.Draw(image).text((4, 8), f"{word} {number}", fill="black")
+        image.save(folder / f"{index}.png")
+        task = list(REFERENCES)[index % 3]
+        reference = REFERENCES[task].format(word=word, number=number)
+        rows.append({"id": str(index), "image": f"{index}.png", "task": task, "reference": reference})
+    return rows
+
+
+def arguments(model: Path, data: Path, output_dir: Path, **settings: Any) -> list[str]:
+    """Command-line arguments of a run."""
+    values = {"model_name_or_path": model, "train_data": data, "output_dir": output_dir} | SETTINGS | settings
+    return [argument for name, value in values.items() for argument in (f"--{name}", str(value))]
+
+
+Event = tuple[str, int, signal.Signals | OSError]
+
+
+class Run:
+    """One launch of ``gravity_rl.train`` in a forked process.
+
+    Args:
+        argv: command-line arguments.
+        log: file for what the process prints.
+        event: ``(method, step, what)``: when the process enters the method of ``GravityTrainer`` with that
+            many optimizer steps done, it sends itself the signal `what`, or raises the error `what`. Method
+            ``_commit`` means the moment before a finished checkpoint gets its name.
+        rank: environment of one of several processes, see `start_ranks`.
+        scripted: completions follow from step and position in the global batch, not from the model.
+    """
+
+    def __init__(
+        self,
+        argv: list[str],
+        log: Path,
+        *,
+        event: Event | None = None,
+        rank: dict[str, str] | None = None,
+        scripted: bool = False,
+    ):
+        self.log = log
+        self.process = CONTEXT.Process(target=_run, args=(argv, str(log), event, rank or {}, scripted))
+        self.process.start()
+
+    def wait(self, timeout: float = 120.0) -> int:
+        """Exit status; the negative signal number if a signal ended the process."""
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise TimeoutError(f"still running after {timeout} s:\n{self.output()}")
+        return self.process.exitcode
+
+    def output(self) -> str:
+        """Everything that launches with this log have printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def start_ranks(
+    argv: list[str], log: Path, count: int, *, events: dict[int, Event] | None = None, scripted: bool = False
+) -> list[Run]:
+    """The processes of one distributed run, with the environment that torch's launcher gives them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
+    return [
+        Run(
+            argv,
+            log.with_suffix(f".{rank}.log"),
+            event=(events or {}).get(rank),
+            scripted=scripted,
+            rank=common | {"MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(count)
+    ]
+
+
+def _run(argv: list[str], log: str, event: Event | None, rank: dict[str, str], scripted: bool) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ.update(rank)
+    import torch
+
+    from gravity_rl.train import main
+
+    torch.set_num_threads(1)
+    if event is not None:
+        _plan(*event)
+    if scripted:
+        _script_completions()
+    _print_weights_at_the_end()
+    sys.exit(main(argv))
+
+
+def _print_weights_at_the_end() -> None:
+    """Have this process print a hash of its own copy of the weights after training."""
+    from gravity_rl.trainer import GravityTrainer
+
+    save_final = GravityTrainer.save_final
+
+    def print_and_save(self: GravityTrainer, path: Path) -> None:
+        digest = hashlib.sha256()
+        for tensor in self.model.state_dict().values():
+            digest.update(tensor.numpy().tobytes())
+        ranks = f"rank {self.args.process_index} of {self.args.world_size}"
+        print(f"weights of {ranks}: {digest.hexdigest()}", flush=True)
+        save_final(self, path)
+
+    GravityTrainer.save_final = print_and_save  # type: ignore[method-assign]
+
+
+def _script_completions() -> None:
+    from gravity_rl.trainer import GravityTrainer
+
+    def scripted(self: GravityTrainer, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        first = self.args.process_index * len(prompt_ids)
+        completions = []
+        for index in range(first, first + len(prompt_ids)):
+            source = random.Random(f"{self.state.global_step}/{index}")
+            words = source.choice(["word", "<table><tr><td>", "x^{"]) + str(source.randrange(100))
+            ids = self._tokenizer(words, add_special_tokens=False)["input_ids"]
+            completions.append([*ids, self._tokenizer.eos_token_id])
+        return completions, None
+
+    GravityTrainer._generate_single_turn = scripted  # type: ignore[method-assign]
+
+
+def _plan(method: str, step: int, what: signal.Signals | OSError) -> None:
+    from gravity_rl import checkpoint
+    from gravity_rl.trainer import GravityTrainer
+
+    def happen() -> None:
+        if isinstance(what, OSError):
+            raise what
+        os.kill(os.getpid(), what)
+
+    if method == "_commit":
+        commit = checkpoint._commit
+
+        def commit_or_die(staging: Path, final: Path) -> None:
+            if final.name == f"checkpoint-{step}":
+                happen()
+            commit(staging, final)
+
+        checkpoint._commit = commit_or_die
+        return
+    original = getattr(GravityTrainer, method)
+
+    def interrupted(self: GravityTrainer, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == step:
+            happen()
+        return original(self, *args, **kwargs)
+
+    setattr(GravityTrainer, method, interrupted)
+
+
+def metrics_without_timings(run: Path) -> list[dict[str, Any]]:
+    """Lines of ``metrics.jsonl``, without what a clock has measured."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = (json.loads(line) for line in lines)
+    return [{name: value for name, value in record.items() if name not in TIMINGS} for record in records]

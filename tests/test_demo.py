@@ -1,0 +1,70 @@
+"""The demo's verdict and the page of a run."""
+
+import copy
+
+import pytest
+
+from gravity_rl.demo import FULL, SHORT, main, shortfalls, training_command
+from gravity_rl.report import reward_curves
+
+
+def results(**rewards):
+    """Held-out results with the given reward for ``decoding_task``; everything else is 0.5."""
+    made = {d: {t: {"reward": 0.5, "crops": 10} for t in ("table", "text", "all")} for d in ("sampled", "greedy")}
+    for name, reward in rewards.items():
+        decoding, task = name.split("_")
+        made[decoding][task]["reward"] = reward
+    return made
+
+
+GOOD = {"sampled_all": 0.7, "greedy_all": 0.55, "sampled_table": 0.8, "greedy_table": 0.6}
+
+
+def test_a_run_that_improved_has_no_shortfall():
+    assert shortfalls(results(), results(**GOOD), 0.10) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reward", "words"),
+    [
+        ("sampled_all", 0.59, "sampled reward (all) changed by +0.090, wanted at least +0.10"),
+        ("greedy_all", 0.5, "greedy reward (all) changed by +0.000, wanted a rise"),
+        ("greedy_table", 0.49, "greedy reward (table) changed by -0.010, wanted a rise"),
+        ("sampled_table", 0.4, "sampled reward (table) changed by -0.100, wanted a rise"),
+    ],
+)
+def test_each_missing_rise_is_named(name, reward, words):
+    assert shortfalls(results(), results(**{**GOOD, name: reward}), 0.10) == [words]
+
+
+def test_a_result_that_is_not_a_number_is_a_shortfall():
+    after = copy.deepcopy(results(**GOOD))
+    after["greedy"]["all"]["reward"] = float("nan")
+    assert len(shortfalls(results(), after, 0.10)) == 1
+
+
+def test_the_short_demo_runs_the_same_command_with_other_numbers(tmp_path):
+    full, short = (
+        training_command(tmp_path, tmp_path / "t.jsonl", tmp_path / "h.jsonl", size, seed=0) for size in (FULL, SHORT)
+    )
+    differing = {full[i - 1] for i in range(len(full)) if full[i] != short[i]}
+    assert differing == {"--max_steps"}
+
+
+def test_a_folder_that_the_demo_did_not_write_is_left_alone(tmp_path, capsys):
+    precious = tmp_path / "thesis.tex"
+    precious.write_text("…", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path)])
+    assert precious.is_file()
+    assert "was not written by the demo" in capsys.readouterr().err
+
+
+def test_curves_are_drawn_for_every_task_that_was_logged():
+    metrics = [{"step": step, "rewards/table/mean": 0.1 * step} for step in range(1, 6)]
+    metrics[2]["rewards/text/mean"] = 0.9
+    drawing = reward_curves(metrics)
+    assert drawing.startswith("<svg")
+    assert drawing.rstrip().endswith("</svg>")
+    assert "http://www.w3.org/2000/svg" in drawing
+    assert reward_curves([{"step": 1}]).startswith("<svg")

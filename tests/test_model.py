@@ -1,0 +1,160 @@
+"""Loading checkpoints: precision, pixel budgets, processors without torchvision, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoProcessor
+from transformers.utils import is_torchvision_available
+
+from gravity_rl.config import ModelArguments
+from gravity_rl.model import (
+    SHIPPED_CHECKPOINTS,
+    ModelError,
+    load_model,
+    load_ocr_processor,
+    never_sampled_ids,
+    resolve_checkpoint,
+)
+from gravity_rl.processor import GlmOcrImageProcessor, load_processor
+
+VIDEO = {"video_processor_type": "Glm46VVideoProcessor", "patch_size": 8}
+
+
+@pytest.fixture
+def checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "copy"))
+
+
+@pytest.fixture
+def published_form(checkpoint: Path) -> Path:
+    """The checkpoint in the form of the published ones: its files name the stock processor class."""
+    config = json.loads((checkpoint / "processor_config.json").read_text())
+    (checkpoint / "processor_config.json").unlink()
+    preprocessor = config["image_processor"] | {"processor_class": "Glm46VProcessor"}
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(VIDEO))
+    tokenizer = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    (checkpoint / "tokenizer_config.json").write_text(
+        json.dumps(tokenizer | {"processor_class": "Glm46VProcessor"})
+    )
+    return checkpoint
+
+
+def grid(processor: Any, width: int, height: int) -> list[int]:
+    image = Image.new("RGB", (width, height), "white")
+    prompt = [{"role": "user", "content": [{"type": "image", "image": image}]}]
+    return processor.apply_chat_template([prompt], tokenize=True, return_dict=True, return_tensors="pt")[
+        "image_grid_thw"
+    ][0].tolist()
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_weights_have_the_configured_precision(
+    tiny_checkpoint: Path, dtype: str, expected: torch.dtype
+) -> None:
+    model = load_model(tiny_checkpoint, ModelArguments(model_name_or_path="x", dtype=dtype))
+    assert {parameter.dtype for parameter in model.parameters()} == {expected}
+
+
+def test_pixel_budget_counts_the_pixels_of_the_image(tiny_checkpoint: Path) -> None:
+    processor = load_ocr_processor(tiny_checkpoint, max_pixels=64 * 64, min_pixels=32 * 32)
+    _, rows, columns = grid(processor, 256, 256)
+    assert rows * columns * 8 * 8 == 64 * 64
+    _, rows, columns = grid(processor, 16, 16)
+    assert rows * columns * 8 * 8 >= 32 * 32
+    unlimited = load_ocr_processor(tiny_checkpoint)
+    assert grid(unlimited, 256, 256) == [1, 32, 32]
+
+
+def test_registered_processor_is_what_the_stock_loader_returns(tiny_checkpoint: Path) -> None:
+    assert isinstance(AutoProcessor.from_pretrained(tiny_checkpoint), GlmOcrImageProcessor)
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="with torchvision the stock class is used")
+def test_published_form_loads_without_torchvision_and_is_saved_in_its_own_name(
+    published_form: Path, tmp_path: Path
+) -> None:
+    processor = load_ocr_processor(published_form)
+    assert grid(processor, 64, 32) == [1, 4, 8]
+    saved = tmp_path / "saved"
+    processor.save_pretrained(saved)
+    config = json.loads((saved / "processor_config.json").read_text())
+    assert config["processor_class"] == "Glm46VProcessor"
+    assert config["image_processor"]["image_processor_type"] == "Glm46VImageProcessor"
+    assert json.loads((saved / "video_preprocessor_config.json").read_text()) == VIDEO
+    again = load_processor(saved)
+    again.save_pretrained(tmp_path / "twice")
+    for file in saved.iterdir():
+        assert file.read_bytes() == (tmp_path / "twice" / file.name).read_bytes()
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="with torchvision the stock class is used")
+def test_video_settings_inside_the_processor_configuration_survive(
+    published_form: Path, tmp_path: Path
+) -> None:
+    load_processor(published_form).save_pretrained(tmp_path / "new_form")
+    file = tmp_path / "new_form" / "processor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"video_processor": VIDEO}))
+    load_processor(tmp_path / "new_form").save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "processor_config.json").read_text())["video_processor"] == VIDEO
+
+
+def test_checkpoint_without_image_processor_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "processor_config.json").unlink()
+    with pytest.raises(ModelError, match="image processor"):
+        load_ocr_processor(checkpoint)
+
+
+def test_checkpoint_of_a_text_model_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "processor_config.json").unlink()
+    config = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    config.pop("processor_class")
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(config))
+    (checkpoint / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(ModelError, match="image processor"):
+        load_ocr_processor(checkpoint)
+    with pytest.raises(ModelError, match="the model does not load"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+def test_checkpoint_without_chat_template_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="no chat template"):
+        load_ocr_processor(checkpoint)
+
+
+def test_missing_weights_are_refused(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="the model does not load"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+def test_resolution_of_names(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    assert resolve_checkpoint(str(tiny_checkpoint)) == tiny_checkpoint
+    with pytest.raises(ModelError, match="has no revisions"):
+        resolve_checkpoint(str(tiny_checkpoint), "main")
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        resolve_checkpoint(str(tmp_path))
+    with pytest.raises(ModelError, match="this package ships shipped:tiny"):
+        resolve_checkpoint("shipped:huge")
+    with pytest.raises(ModelError, match="neither a folder nor"):
+        resolve_checkpoint("not a/valid/hub name")
+    assert SHIPPED_CHECKPOINTS["shipped:tiny"].name == "checkpoint"
+
+
+def test_end_tokens_may_always_be_sampled(tiny_checkpoint: Path) -> None:
+    model = load_model(tiny_checkpoint, ModelArguments(model_name_or_path="x"))
+    tokenizer = load_ocr_processor(tiny_checkpoint).tokenizer
+    tokenizer.pad_token = tokenizer.eos_token
+    banned = never_sampled_ids(model, tokenizer)
+    assert tokenizer.eos_token_id not in banned
+    assert tokenizer.unk_token_id not in banned
+    assert model.config.image_token_id in banned

@@ -1,0 +1,138 @@
+"""The run directory: what is written, what survives a resumption, and re-scoring."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from gravity_rl.config import RunConfig
+from gravity_rl.environment import describe_environment
+from gravity_rl.metrics import Rollout
+from gravity_rl.recorder import (
+    ROLLOUT_SCHEMA,
+    RunDirectory,
+    gist,
+    main,
+    read_metrics,
+    read_rollouts,
+    rescore,
+    write_json,
+)
+from rewards import score
+
+
+def rollout(step: int, completion: str = "abc", reward: float | None = None) -> Rollout:
+    exact = score("text", completion, "abd")
+    value = exact.value if reward is None else reward
+    return Rollout(
+        step=step, id="row", source="s", task="text", prompt_id=0, completion=completion, reference="abd",
+        reward=value, rewards={"ocr": value}, parts=exact.parts, advantage=0.0, length=4,
+    )  # fmt: skip
+
+
+def test_rollouts_read_back_in_order_and_typed(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for step in (10, 2, 1):
+        run.write_rollouts([rollout(step), rollout(step, "abd")])
+    table = read_rollouts(tmp_path)
+    assert table.schema == ROLLOUT_SCHEMA
+    assert table["step"].to_pylist() == [1, 1, 2, 2, 10, 10]
+    assert {path.name for path in run.rollouts.iterdir()} == {
+        "step_000001.parquet",
+        "step_000002.parquet",
+        "step_000010.parquet",
+    }
+
+
+def test_only_the_main_process_writes(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run", is_main=False)
+    run.write_rollouts([rollout(1)])
+    assert not (tmp_path / "run").exists()
+
+
+def test_values_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.append_metrics(1, {"loss": math.nan, "grad_norm": math.inf, "kl": 0.5})
+    run.append_metrics(2, {"loss": 1.0})
+    assert read_metrics(tmp_path) == [
+        {"step": 1, "loss": None, "grad_norm": None, "kl": 0.5},
+        {"step": 2, "loss": 1.0},
+    ]
+    run.write_rollouts([rollout(1, reward=math.nan)])
+    row = pq.read_table(run.rollouts / "step_000001.parquet").to_pylist()[0]
+    assert json.loads(row["rewards"]) == {"ocr": None}
+    write_json(tmp_path / "x.json", {"a": [math.nan, (1, 2)]})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, [1, 2]]}
+
+
+def test_resuming_forgets_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for step in (1, 2, 3, 4):
+        run.append_metrics(step, {"loss": float(step)})
+        run.write_rollouts([rollout(step)])
+    with run.metrics_file.open("a") as stream:
+        stream.write('{"step": 5, "lo')  # a kill in the middle of a write
+    run.drop_after(2)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
+    assert read_rollouts(tmp_path)["step"].to_pylist() == [1, 2]
+    run.append_metrics(3, {"loss": 3.0})
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_every_launch_is_added_to_the_environment(
+    tmp_path: Path, make_config: Callable[..., RunConfig]
+) -> None:
+    run = RunDirectory(tmp_path)
+    for _ in range(2):
+        run.start(make_config(), num_processes=1, device="cpu")
+    launches = json.loads((tmp_path / "environment.json").read_text())
+    assert len(launches) == 2
+    assert launches[0]["packages"]["trl"].startswith("1.")
+    assert launches[0]["num_processes"] == 1
+
+
+def test_tokens_are_not_written_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["train.py", "--hub_token", "secret", "--hub-token=secret", "--seed", "1"]
+    )
+    assert describe_environment()["command"] == [
+        "train.py", "--hub_token", "***", "--hub-token=***", "--seed", "1",
+    ]  # fmt: skip
+
+
+def test_rescore_finds_a_changed_reward(
+    tmp_path: Path, make_config: Callable[..., RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.start(make_config(), num_processes=1, device="cpu")
+    run.write_rollouts([rollout(1, "abd"), rollout(1, "x")])
+    assert rescore(tmp_path) == (2, [])
+    assert main(["rescore", str(tmp_path)]) == 0
+    run.write_rollouts([rollout(2, "abd", reward=0.25)])
+    total, mismatches = rescore(tmp_path)
+    assert total == 3
+    assert [(m.step, m.recorded, m.recomputed) for m in mismatches] == [(2, 0.25, 1.0)]
+    assert main(["rescore", str(tmp_path)]) == 1
+    assert "2 of 3 recorded rewards are reproduced exactly" in capsys.readouterr().out
+
+
+def test_rescore_uses_the_constants_of_the_run(tmp_path: Path, make_config: Callable[..., RunConfig]) -> None:
+    run = RunDirectory(tmp_path)
+    run.start(make_config(gate_run_free=0, gate_run_span=2), num_processes=1, device="cpu")
+    run.write_rollouts([rollout(1, "aaab")])
+    assert len(rescore(tmp_path)[1]) == 1
+
+
+def test_rescore_without_a_run_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rescore", str(tmp_path)]) == 2
+    assert "cannot read the configuration file" in capsys.readouterr().err
+
+
+def test_gist_names_the_tasks_that_were_trained() -> None:
+    line = gist({"reward": 0.5, "rewards/table/mean": 0.25, "completions/clipped_ratio": 0.1, "kl": None})
+    assert line == "reward 0.500 (table 0.250)  truncated 10%"

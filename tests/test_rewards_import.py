@@ -1,0 +1,23 @@
+"""`import rewards` is light: neither torch nor numpy, and little time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROBE = """
+import sys, time
+start = time.process_time()
+import rewards
+import rewards.adapters.trl
+seconds = time.process_time() - start
+scored = rewards.score("table", "<table><tr><td>a</td></tr></table>", "<table><tr><td>a</td></tr></table>")
+heavy = [name for name in ("torch", "numpy", "transformers", "trl", "bs4", "apted") if name in sys.modules]
+print(scored.value, heavy, seconds < 0.3)
+"""
+
+
+def test_import_is_light() -> None:
+    command = [sys.executable, "-c", PROBE]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert finished.stdout.split("\n")[0] == "1.0 [] True"
