@@ -75,7 +75,9 @@ class AtomicCheckpointMixin(GRPOTrainer):
         self.accelerator.wait_for_everyone()
         self._accumulators.checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         with self.stop_on_signal.listening():
-            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            self.accelerator.wait_for_everyone()  # a launcher terminates the others when the first one exits
+        return output
 
     def save_final(self, path: Path) -> None:
         """Write model and processor to `path`, replacing what is there only when the new files are complete.
@@ -89,6 +91,12 @@ class AtomicCheckpointMixin(GRPOTrainer):
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
         return _EpochSampler(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # resumed at the end: the stock loop would go on
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
@@ -138,9 +146,7 @@ class AtomicCheckpointMixin(GRPOTrainer):
 
     # --- writing ---
 
-    def _publish(
-        self, final: Path, write: Callable[[Path], None], seal: Callable[[Path], None] | None = None
-    ) -> None:
+    def _publish(self, final: Path, write: Callable[[Path], None], seal: Callable[[Path], None] | None = None) -> None:
         """Make `final` out of what all ranks `write` into a staging folder and the main rank then seals."""
         staging = final.parent / STAGING / final.name
 

@@ -45,27 +45,19 @@ class GravityConfig(GRPOConfig):
         metadata={"help": "Run directory; its contents are described in docs/RUN_DIRECTORY.md."},
     )
     learning_rate: float = field(default=3e-6, metadata={"help": "Peak learning rate."})
-    lr_scheduler_type: str = field(
-        default="cosine", metadata={"help": "Shape of the learning-rate schedule."}
-    )
+    lr_scheduler_type: str = field(default="cosine", metadata={"help": "Shape of the learning-rate schedule."})
     optim: str = field(
         default="adamw_8bit",
         metadata={"help": "Optimiser; adamw_8bit needs bitsandbytes, adamw_torch does not."},
     )
     max_steps: int = field(default=500, metadata={"help": "Number of optimiser steps."})
-    num_generations: int = field(
-        default=28, metadata={"help": "Completions sampled for each prompt (group)."}
-    )
+    num_generations: int = field(default=28, metadata={"help": "Completions sampled for each prompt (group)."})
     max_completion_length: int = field(default=8448, metadata={"help": "Completion limit, in tokens."})
     mask_truncated_completions: bool = field(
         default=True, metadata={"help": "Leave completions that hit the limit out of the loss."}
     )
-    epsilon_high: float | None = field(
-        default=0.28, metadata={"help": "Upper clip range of the importance ratio."}
-    )
-    beta: float = field(
-        default=1e-3, metadata={"help": "Coefficient of the KL term to the start checkpoint."}
-    )
+    epsilon_high: float | None = field(default=0.28, metadata={"help": "Upper clip range of the importance ratio."})
+    beta: float = field(default=1e-3, metadata={"help": "Coefficient of the KL term to the start checkpoint."})
     shuffle_dataset: bool | None = field(
         default=False,
         metadata={
@@ -74,6 +66,9 @@ class GravityConfig(GRPOConfig):
         },
     )
     logging_steps: float = field(default=1, metadata={"help": "Write metrics every this many steps."})
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Hide losses that are not finite from the metrics."}
+    )
     save_steps: float = field(default=50, metadata={"help": "Write a checkpoint every this many steps."})
     report_to: None | str | list[str] = field(  # noqa: RUF036 - the order that TRL's parser accepts
         default="tensorboard",
@@ -129,9 +124,7 @@ class GravityConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         #: The settings as they were given, before transformers and TRL derive others from them.
-        self.as_given: dict[str, Any] = {
-            f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)
-        }
+        self.as_given: dict[str, Any] = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         refuse_unused(self.as_given, {f.name: _default(f) for f in dataclasses.fields(self)})
         self._check_own()
         try:
@@ -143,9 +136,7 @@ class GravityConfig(GRPOConfig):
 
     def _check_own(self) -> None:
         if self.rollout not in ROLLOUT_ENGINES:
-            raise ConfigError(
-                f"rollout: {self.rollout!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}"
-            )
+            raise ConfigError(f"rollout: {self.rollout!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}")
         if not self.output_dir:
             raise ConfigError("output_dir is empty: name the folder that the run is written to")
         for name in ("rollout_batch_size", "evaluation_batch_size", "max_completion_length"):
@@ -164,13 +155,9 @@ class ModelArguments:
 
     model_name_or_path: str = field(
         default="",
-        metadata={
-            "help": "Checkpoint folder, hub name, or `shipped:tiny` for the tiny model of this package."
-        },
+        metadata={"help": "Checkpoint folder, hub name, or `shipped:tiny` for the tiny model of this package."},
     )
-    revision: str | None = field(
-        default=None, metadata={"help": "Branch, tag or commit of a hub checkpoint."}
-    )
+    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of a hub checkpoint."})
     dtype: str = field(
         default="float32",
         metadata={
@@ -201,9 +188,7 @@ class RunConfig(NamedTuple):
         """Section → setting → value as given; secrets, launch options and unused settings are left out."""
         skipped = {*_SECRETS, *_OF_ONE_LAUNCH}
         training = {
-            name: value
-            for name, value in self.training.as_given.items()
-            if name not in skipped and not is_unused(name)
+            name: value for name, value in self.training.as_given.items() if name not in skipped and not is_unused(name)
         }
         return {
             "training": training,
@@ -253,10 +238,6 @@ def check_optimizer(config: GravityConfig) -> None:
     if "8bit" not in str(config.as_given["optim"]):
         return
     advice = "set `optim: adamw_torch` (fp32 states) to train without bitsandbytes"
-    if config.fsdp:
-        raise ConfigError(
-            f"optim: {config.as_given['optim']} does not work with FSDP sharding; use DDP, or {advice}"
-        )
     try:
         import bitsandbytes
 

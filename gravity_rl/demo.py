@@ -31,16 +31,21 @@ HELDOUT_SEED = 1  # the held-out crops are the same for every seed of the demo
 
 @dataclass(frozen=True)
 class DemoSize:
-    """How much the demo trains, and by how much the held-out sampled reward has to rise."""
+    """How much the demo trains, and what has to rise on the held-out crops.
+
+    ``wanted_gain`` is the least rise of the sampled reward; ``greedy_must_rise`` asks the same of the greedy one,
+    which moves later.
+    """
 
     train_crops: int
     heldout_crops: int
     steps: int
     wanted_gain: float
+    greedy_must_rise: bool
 
 
-FULL = DemoSize(train_crops=480, heldout_crops=160, steps=60, wanted_gain=0.10)
-SHORT = DemoSize(train_crops=160, heldout_crops=100, steps=15, wanted_gain=0.02)
+FULL = DemoSize(train_crops=480, heldout_crops=160, steps=60, wanted_gain=0.10, greedy_must_rise=True)
+SHORT = DemoSize(train_crops=160, heldout_crops=100, steps=15, wanted_gain=0.05, greedy_must_rise=False)
 
 
 def render(out: Path, size: DemoSize, seed: int) -> tuple[Path, Path]:
@@ -67,14 +72,14 @@ def rise(before: dict[str, Any], after: dict[str, Any], decoding: str, task: str
     return after[decoding][task]["reward"] - before[decoding][task]["reward"]
 
 
-def shortfalls(before: dict[str, Any], after: dict[str, Any], wanted_gain: float) -> list[str]:
+def shortfalls(before: dict[str, Any], after: dict[str, Any], size: DemoSize) -> list[str]:
     """What did not improve as it should, in words; empty if everything did."""
     gains = {
         (decoding, task): rise(before, after, decoding, task)
-        for decoding in ("sampled", "greedy")
+        for decoding in (("sampled", "greedy") if size.greedy_must_rise else ("sampled",))
         for task in (ALL_TASKS, "table")
     }
-    wanted = {key: 0.0 for key in gains} | {("sampled", ALL_TASKS): wanted_gain}
+    wanted = dict.fromkeys(gains, 0.0) | {("sampled", ALL_TASKS): size.wanted_gain}
     return [
         f"{decoding} reward ({task}) changed by {gains[decoding, task]:+.3f}, wanted {_threshold(least)}"
         for (decoding, task), least in wanted.items()
@@ -102,7 +107,7 @@ def verdict(out: Path, size: DemoSize, *, control: bool) -> int:
         if learned:
             print("FAILED: rewards that say nothing must not improve the model.", file=sys.stderr)
         return int(learned)
-    missed = shortfalls(before, after, size.wanted_gain)
+    missed = shortfalls(before, after, size)
     if missed:
         print("FAILED: the model did not improve as it should:", *missed, sep="\n  ", file=sys.stderr)
         return 1

@@ -13,10 +13,8 @@ Training runs it before the first and after the last step. On its own, also thro
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -35,33 +33,14 @@ from trl.data_utils import prepare_multimodal_messages
 from gravity_rl.config import ModelArguments
 from gravity_rl.data import DataError, load_ocr_dataset
 from gravity_rl.data.config import DataConfig
-from gravity_rl.metrics import part_means, share
+from gravity_rl.metrics import ALL_TASKS, DECODINGS, Prediction, format_results, summarise
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, never_sampled_ids, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.recorder import write_json, write_table
 from rewards import RewardConfig
 from rewards.adapters.trl import OCRReward
 
-DECODINGS = ("sampled", "greedy")
-ALL_TASKS = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """One scored completion of a held-out crop; ``row`` is its position in the dataset, ``length`` is in
-    tokens."""
-
-    decoding: str
-    row: int
-    id: str
-    source: str
-    task: str
-    completion: str
-    reference: str
-    reward: float
-    parts: Mapping[str, float]
-    length: int
-    truncated: bool
+__all__ = ["ALL_TASKS", "EvaluateConfig", "RowNoise", "evaluate", "format_results", "load_split", "main"]
 
 
 class RowNoise(LogitsProcessor):
@@ -116,8 +95,8 @@ def evaluate(
         ``length``, ``truncated``, and, for a task, the mean of each reward component and ``gated``.
     """
     state = PartialState()
-    references = dataset["reference"]
-    order = sorted(range(len(dataset)), key=lambda row: (-len(references[row]), row))
+    texts = dataset.select_columns(["id", "source", "task", "reference"]).with_format(None).to_list()
+    order = sorted(range(len(texts)), key=lambda row: (-len(texts[row]["reference"]), row))  # similar lengths
     mine = order[state.process_index :: state.num_processes]
     generation = GenerationConfig(
         do_sample=False,
@@ -126,6 +105,7 @@ def evaluate(
         pad_token_id=processor.tokenizer.pad_token_id,
         suppress_tokens=never_sampled_ids(model, processor.tokenizer),
         repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
         disable_compile=True,
     )
     local: list[Prediction] = []
@@ -136,14 +116,15 @@ def evaluate(
         for rows, inputs in _batches(processor, dataset, mine, batch_size, dict(chat_template_kwargs or {})):
             for decoding in DECODINGS:
                 noise = [RowNoise(seed, rows, model.device)] if decoding == "sampled" else []
-                with torch.inference_mode(), autocast:
+                with torch.no_grad(), autocast:
                     output = model.generate(
                         **inputs.to(model.device),
                         generation_config=generation,
                         logits_processor=LogitsProcessorList(noise),
                     )
                 ids = output[:, inputs["input_ids"].size(1) :]
-                local += _scored(decoding, rows, ids, processor, dataset, config, generation.eos_token_id)
+                crops = [texts[row] | {"row": row, "decoding": decoding} for row in rows]
+                local += _scored(crops, ids, processor, config, generation.eos_token_id)
     finally:
         model.train(was_training)
     predictions = sorted(gather_object(local), key=lambda p: (DECODINGS.index(p.decoding), p.row))
@@ -185,77 +166,50 @@ def _batches(
 
 
 def _scored(
-    decoding: str,
-    rows: Sequence[int],
+    crops: Sequence[dict[str, Any]],
     ids: torch.Tensor,
     processor: Any,
-    dataset: Dataset,
     config: RewardConfig,
     end_ids: list[int],
 ) -> list[Prediction]:
-    """Predictions of a batch; ``ids`` (B, L) are right-padded completions."""
+    """Predictions of a batch; ``ids`` (B, L) are right-padded completions of the crops."""
     is_end = torch.isin(ids, torch.tensor(end_ids, device=ids.device))
     ended = is_end.any(dim=1).tolist()
     lengths = torch.where(is_end.any(dim=1), is_end.int().argmax(dim=1) + 1, ids.size(1)).tolist()
     kept = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
     completions = processor.batch_decode(kept, skip_special_tokens=True)
-    columns = {name: dataset[name] for name in ("id", "source", "task", "reference")}
-    tasks, references = ([columns[name][row] for row in rows] for name in ("task", "reference"))
+    tasks, references = ([crop[name] for crop in crops] for name in ("task", "reference"))
     scores = OCRReward(config).scores(completions, tasks, references)
     return [
         Prediction(
-            decoding=decoding,
-            row=row,
             completion=completion,
             reward=score.value,
             parts=dict(score.parts),
             length=length,
             truncated=not end,
-            **{name: column[row] for name, column in columns.items()},
+            **crop,
         )
-        for row, completion, score, length, end in zip(rows, completions, scores, lengths, ended, strict=True)
+        for crop, completion, score, length, end in zip(crops, completions, scores, lengths, ended, strict=True)
     ]
-
-
-def summarise(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """Decoding → task or ``all`` → means; see :func:`evaluate`."""
-    result: dict[str, Any] = {}
-    for decoding in DECODINGS:
-        of_decoding = [prediction for prediction in predictions if prediction.decoding == decoding]
-        result[decoding] = {ALL_TASKS: _means(of_decoding)}
-        for task in sorted({prediction.task for prediction in of_decoding}):
-            of_task = [prediction for prediction in of_decoding if prediction.task == task]
-            result[decoding][task] = _means(of_task) | part_means(
-                [prediction.parts for prediction in of_task]
-            )
-    return result
-
-
-def _means(predictions: Sequence[Prediction]) -> dict[str, float]:
-    rewards = [prediction.reward for prediction in predictions]
-    return {
-        "crops": len(predictions),
-        "reward": statistics.fmean(rewards),
-        "reward_std": statistics.pstdev(rewards),
-        "length": statistics.fmean(prediction.length for prediction in predictions),
-        "truncated": share(prediction.truncated for prediction in predictions),
-    }
 
 
 def _as_table(predictions: Sequence[Prediction]) -> pa.Table:
     return pa.Table.from_pylist([asdict(p) | {"parts": json.dumps(dict(p.parts))} for p in predictions])
 
 
-def format_results(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A table of rewards: one line a task, one column for each decoding of each named result."""
-    names = [(decoding, name) for decoding in DECODINGS for name in results]
-    first = next(iter(results.values()))
-    tasks = [task for task in first["sampled"] if task != ALL_TASKS] + [ALL_TASKS]
-    lines = [f"{'held-out reward':<16}{'crops':>6}" + "".join(f"{f'{d} {n}':>17}" for d, n in names)]
-    for task in tasks:
-        values = "".join(f"{results[name][decoding][task]['reward']:>17.4f}" for decoding, name in names)
-        lines.append(f"{task:<16}{first['sampled'][task]['crops']:>6}{values}")
-    return "\n".join(lines)
+def load_split(data: DataConfig, **options: Any) -> Dataset:
+    """The rows of a split; see ``load_ocr_dataset`` for the options.
+
+    Raises:
+        DataError: something is wrong with the data; lists everything.
+        ConfigError: a setting of the data is wrong.
+    """
+    try:
+        return load_ocr_dataset(data, **options)
+    except DataError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 @dataclass
@@ -283,9 +237,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         state = PartialState(cpu=run.use_cpu)
         folder = resolve_checkpoint(model_args.model_name_or_path, model_args.revision)
         processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
-        dataset = load_ocr_dataset(data, split="eval", seed=run.evaluation_seed)
+        dataset = load_split(data, split="eval", seed=run.evaluation_seed)
         model = load_model(folder, model_args).to(state.device)
-    except (ConfigError, DataError, ModelError, ValueError) as error:
+    except (ConfigError, DataError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     output = Path(run.output_dir)
@@ -303,8 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if state.is_main_process:
         write_json(output / "evaluation.json", result)
         print(format_results({"": result}))
-    with contextlib.suppress(ValueError):
-        state.destroy_process_group()
+    state.destroy_process_group()
     return 0
 
 

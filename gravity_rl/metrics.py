@@ -10,6 +10,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+DECODINGS = ("sampled", "greedy")
+ALL_TASKS = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,24 @@ class Rollout:
     truncated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One scored completion of a held-out crop; ``row`` is its position in the dataset, ``length`` is in
+    tokens."""
+
+    decoding: str
+    row: int
+    id: str
+    source: str
+    task: str
+    completion: str
+    reference: str
+    reward: float
+    parts: Mapping[str, float]
+    length: int
+    truncated: bool
+
+
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of one generation, by task.
 
@@ -66,9 +88,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         metrics[f"{task}/length"] = statistics.fmean(row.length for row in rows)
         metrics[f"{task}/truncated"] = share(row.truncated for row in rows)
         metrics[f"{task}/zero_variance_groups"] = share(len(values) == 1 for values in groups.values())
-        metrics |= {
-            f"{task}/{name}": value for name, value in part_means([row.parts for row in rows]).items()
-        }
+        metrics |= {f"{task}/{name}": value for name, value in part_means([row.parts for row in rows]).items()}
     return metrics
 
 
@@ -95,3 +115,38 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
     for rollout in rollouts:
         tasks[rollout.task].append(rollout)
     return dict(sorted(tasks.items()))
+
+
+def summarise(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Decoding → task or ``all`` → means; see :func:`gravity_rl.evaluate.evaluate`."""
+    result: dict[str, Any] = {}
+    for decoding in DECODINGS:
+        of_decoding = [prediction for prediction in predictions if prediction.decoding == decoding]
+        result[decoding] = {ALL_TASKS: _means(of_decoding)}
+        for task in sorted({prediction.task for prediction in of_decoding}):
+            of_task = [prediction for prediction in of_decoding if prediction.task == task]
+            result[decoding][task] = _means(of_task) | part_means([prediction.parts for prediction in of_task])
+    return result
+
+
+def _means(predictions: Sequence[Prediction]) -> dict[str, float]:
+    rewards = [prediction.reward for prediction in predictions]
+    return {
+        "crops": len(predictions),
+        "reward": statistics.fmean(rewards),
+        "reward_std": statistics.pstdev(rewards),
+        "length": statistics.fmean(prediction.length for prediction in predictions),
+        "truncated": share(prediction.truncated for prediction in predictions),
+    }
+
+
+def format_results(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table of rewards: one line a task, one column for each decoding of each named result."""
+    names = [(decoding, name) for decoding in DECODINGS for name in results]
+    first = next(iter(results.values()))
+    tasks = [task for task in first["sampled"] if task != ALL_TASKS] + [ALL_TASKS]
+    lines = [f"{'held-out reward':<16}{'crops':>6}" + "".join(f"{f'{d} {n}':>17}" for d, n in names)]
+    for task in tasks:
+        values = "".join(f"{results[name][decoding][task]['reward']:>17.4f}" for decoding, name in names)
+        lines.append(f"{task:<16}{first['sampled'][task]['crops']:>6}{values}")
+    return "\n".join(lines)

@@ -81,9 +81,7 @@ def load_ocr_processor(folder: Path, *, min_pixels: int | None = None, max_pixel
             "text-only checkpoint, or its processor files were not copied"
         )
     if not processor.chat_template:
-        raise ModelError(
-            f"{folder} has no chat template (chat_template.jinja), so prompts cannot be rendered"
-        )
+        raise ModelError(f"{folder} has no chat template (chat_template.jinja), so prompts cannot be rendered")
     processor.tokenizer.padding_side = "left"
     if min_pixels is not None or max_pixels is not None:
         _set_pixel_budget(processor.image_processor, min_pixels, max_pixels)

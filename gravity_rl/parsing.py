@@ -78,9 +78,7 @@ class StrictParser(TrlParser):
         for action in self._actions:
             if is_hidden(action.dest):
                 action.help = argparse.SUPPRESS
-        self.add_argument(
-            "--config", default=argparse.SUPPRESS, help="YAML file with any of the settings below."
-        )
+        self.add_argument("--config", default=argparse.SUPPRESS, help="YAML file with any of the settings below.")
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse for a malformed option; argparse itself would print 300 lines of usage and

@@ -56,9 +56,7 @@ def _check_generation_batch(config: GravityConfig, per_pass: int, group: int) ->
     """The passes that ``generation_batch_size`` feeds, with `per_pass` completions in each."""
     total = config.as_given["generation_batch_size"]
     if config.as_given["steps_per_generation"] is not None:
-        raise ConfigError(
-            "generation_batch_size and steps_per_generation say the same thing: set one of the two"
-        )
+        raise ConfigError("generation_batch_size and steps_per_generation say the same thing: set one of the two")
     if total % per_pass:
         works = _nearest_multiples(total, math.lcm(per_pass, group))
         raise ConfigError(
@@ -96,9 +94,7 @@ def _check_boundaries(config: GravityConfig, micro_batches: int) -> None:
     """
     accumulation = config.gradient_accumulation_steps
     if accumulation % micro_batches and micro_batches % accumulation:
-        works = sorted(
-            {math.gcd(accumulation, micro_batches), *_nearest_multiples(accumulation, micro_batches)}
-        )
+        works = sorted({math.gcd(accumulation, micro_batches), *_nearest_multiples(accumulation, micro_batches)})
         raise ConfigError(
             f"a generation batch serves {micro_batches} passes (steps_per_generation x num_iterations) and "
             f"an optimizer step takes {accumulation} (gradient_accumulation_steps): one has to be a multiple "

@@ -50,9 +50,7 @@ class _WithoutVideo(ProcessorMixin):
     """Stands between a stock processor and ``ProcessorMixin`` and keeps the video processor from the
     latter."""
 
-    def __init__(
-        self, image_processor: Any, tokenizer: Any, video_processor: None, chat_template: str | None = None
-    ):
+    def __init__(self, image_processor: Any, tokenizer: Any, video_processor: None, chat_template: str | None = None):
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
 
 
@@ -64,9 +62,7 @@ def image_only(stock: type[ProcessorMixin]) -> type[ProcessorMixin]:
     """
 
     class ImageHalf(stock, _WithoutVideo):  # type: ignore[valid-type, misc]
-        def __init__(
-            self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None
-        ):
+        def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None):
             super().__init__(image_processor, tokenizer, None, chat_template=chat_template)
             self._video_files: dict[str, bytes] = {}
             self._video_settings: dict[str, Any] | None = None
@@ -87,9 +83,7 @@ def image_only(stock: type[ProcessorMixin]) -> type[ProcessorMixin]:
             for name, content in self._video_files.items():
                 (folder / name).write_bytes(content)
             if self._video_settings is not None:
-                config = _read_json(folder / "processor_config.json") | {
-                    "video_processor": self._video_settings
-                }
+                config = _read_json(folder / "processor_config.json") | {"video_processor": self._video_settings}
                 text = json.dumps(config, indent=2, sort_keys=True) + "\n"
                 (folder / "processor_config.json").write_text(text, encoding="utf-8")
             return saved

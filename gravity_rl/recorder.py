@@ -141,11 +141,7 @@ class _MetricsCallback(TrainerCallback):
 
 def gist(metrics: Mapping[str, Any]) -> str:
     """The few metrics of a step that tell whether a run goes well, on one line."""
-    tasks = [
-        f"{task} {metrics[key]:.3f}"
-        for task in TASKS
-        if metrics.get(key := f"rewards/{task}/mean") is not None
-    ]
+    tasks = [f"{task} {metrics[key]:.3f}" for task in TASKS if metrics.get(key := f"rewards/{task}/mean") is not None]
     parts = [f"reward {metrics['reward']:.3f} ({', '.join(tasks)})"]
     parts += [
         f"{label} {metrics[name]:{form}}"
@@ -217,9 +213,7 @@ def rescore(path: Path) -> tuple[int, list[Mismatch]]:
         FileNotFoundError: the run has no rollouts or no configuration.
     """
     settings = read_yaml(path / "config.yaml")
-    config = RewardConfig(
-        **{f.name: settings[f.name] for f in dataclasses.fields(RewardConfig) if f.name in settings}
-    )
+    config = RewardConfig(**{f.name: settings[f.name] for f in dataclasses.fields(RewardConfig) if f.name in settings})
     rows = read_rollouts(path).to_pylist()
     return len(rows), list(_mismatches(rows, config))
 
@@ -228,9 +222,7 @@ def _mismatches(rows: Sequence[dict[str, Any]], config: RewardConfig) -> Iterato
     for row in rows:
         rewards = json.loads(row["rewards"])
         if "ocr" not in rewards:
-            raise ConfigError(
-                "the run did not use the built-in reward `ocr`, so there is nothing to recompute"
-            )
+            raise ConfigError("the run did not use the built-in reward `ocr`, so there is nothing to recompute")
         recomputed = float(np.float32(score(row["task"], row["completion"], row["reference"], config).value))
         if rewards["ocr"] != recomputed:
             yield Mismatch(row["step"], row["id"], rewards["ocr"], recomputed)

@@ -97,8 +97,7 @@ def _examples(run: Path) -> str:
         of_task = [number for number, prediction in before.items() if prediction["task"] == task]
         of_task.sort(key=lambda number: -abs(after[number]["reward"] - before[number]["reward"]))
         rows += [
-            _example(held_out[number]["image"], before[number], after[number])
-            for number in of_task[:EXAMPLES_PER_TASK]
+            _example(held_out[number]["image"], before[number], after[number]) for number in of_task[:EXAMPLES_PER_TASK]
         ]
     heads = "".join(f"<th>{head}</th>" for head in ("crop", "reference", "before", "after"))
     return f"<table><tr>{heads}</tr>{''.join(rows)}</table>"

@@ -17,19 +17,21 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from gravity_rl.checkpoint import CheckpointError
 from gravity_rl.config import GravityConfig, RunConfig, check_optimizer, parse_config
-from gravity_rl.data import DataError, load_ocr_dataset
+from gravity_rl.data import DataError
 from gravity_rl.dry_run import dry_run, scratch_directory
-from gravity_rl.evaluate import evaluate, format_results
+from gravity_rl.evaluate import evaluate, format_results, load_split
 from gravity_rl.launcher import start_missing_processes
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
@@ -37,8 +39,7 @@ from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count
 from gravity_rl.recorder import RunDirectory, write_json
 from gravity_rl.resume import check_settings, hold_run_directory, resolve_resume
 from gravity_rl.trainer import GravityTrainer, RewardError, load_reward_functions
-
-logger = logging.getLogger(__name__)
+from rewards import score
 
 USER_ERRORS = (ConfigError, DataError, ModelError, RewardError, CheckpointError)
 
@@ -76,6 +77,7 @@ def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
         check_settings(checkpoint, config.course())
     training.distributed_state.wait_for_everyone()  # all have looked before one writes
     trainer, held_out = build_trainer(config, run)
+    check_sharding(trainer, held_out)
     run.start(config, num_processes=training.world_size, device=str(training.device))
     before = evaluate_held_out(trainer, held_out, config, "before")
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -108,31 +110,41 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer,
 
 
 def load_datasets(config: RunConfig, processor: Any) -> tuple[Dataset, Dataset | None]:
-    """The training rows, one epoch for the whole run if ``max_steps`` is set, and the held-out rows if there
-    are any.
+    """The training rows, one epoch for the whole run if ``max_steps`` is set, and held-out rows if there are any.
 
     Raises:
         DataError: something is wrong with the data; lists everything.
         ConfigError: a setting of the data is wrong.
     """
     training, data = config.training, config.data
-    limits = {"tokenizer": processor.tokenizer, "max_completion_length": training.max_completion_length}
     if training.max_steps > 0 and data.mixture_size is None:
         data = replace(data, mixture_size=prompts_of_run(training))
-    try:
-        train_set = load_ocr_dataset(
-            data, split="train", seed=training.seed, check_scores=training.dry_run, **limits
+    options = {
+        "seed": training.seed,
+        "tokenizer": processor.tokenizer,
+        "max_completion_length": training.max_completion_length,
+        "check_scores": training.dry_run,
+        "scorer": partial(score, config=config.rewards),
+    }
+    train_set = load_split(data, split="train", **options)
+    check_prompt_count(len(train_set), training)
+    return train_set, load_split(data, split="eval", **options) if data.eval_data else None
+
+
+def check_sharding(trainer: GravityTrainer, held_out: Dataset | None) -> None:
+    """Refuse ways to shard the model that the run would stumble over in its first or its last step.
+
+    Raises:
+        ConfigError: an 8-bit optimiser with FSDP, or held-out crops with a sharded model.
+    """
+    if trainer.is_fsdp_enabled and "8bit" in str(trainer.args.optim):
+        raise ConfigError("8-bit optimisers do not work with FSDP: use plain data parallelism, or adamw_torch")
+    plugin = trainer.accelerator.state.deepspeed_plugin
+    if held_out is not None and (trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3)):
+        raise ConfigError(
+            "held-out crops are read by the unsharded model, which FSDP and ZeRO-3 do not keep: leave "
+            "eval_data empty and run gravity_rl.evaluate on the final model"
         )
-        check_prompt_count(len(train_set), training)
-        if not data.eval_data:
-            return train_set, None
-        return train_set, load_ocr_dataset(
-            data, split="eval", seed=training.seed, check_scores=training.dry_run, **limits
-        )
-    except DataError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def prompts_of_run(training: GravityConfig) -> int:
@@ -149,9 +161,10 @@ def evaluate_held_out(
     if dataset is None:
         return None
     file = trainer.run.evaluation / f"{name}.json"
-    trainer.accelerator.wait_for_everyone()
-    if file.is_file():
-        return json.loads(file.read_text(encoding="utf-8"))
+    earlier = [json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None]
+    broadcast_object_list(earlier)  # what the main process sees: the file may be on its machine only
+    if earlier[0] is not None:
+        return earlier[0]
     training = config.training
     result = evaluate(
         trainer.accelerator.unwrap_model(trainer.model),

@@ -64,17 +64,14 @@ def load_reward_functions(config: GravityConfig, rewards: RewardConfig) -> list[
         ConfigError: an import path is malformed, does not import or names nothing callable.
     """
     return [
-        RecordedOCRReward(rewards) if path == OCR_REWARD else _import_callable(path)
-        for path in config.reward_functions
+        RecordedOCRReward(rewards) if path == OCR_REWARD else _import_callable(path) for path in config.reward_functions
     ]
 
 
 def _import_callable(path: str) -> RewardFunction:
     module_name, separator, name = path.partition(":")
     if not separator or not module_name or not name:
-        raise ConfigError(
-            f"reward_functions: {path!r} is neither `{OCR_REWARD}` nor of the form package.module:name"
-        )
+        raise ConfigError(f"reward_functions: {path!r} is neither `{OCR_REWARD}` nor of the form package.module:name")
     try:
         function = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
@@ -128,9 +125,7 @@ class GravityTrainer(AtomicCheckpointMixin):
         )
         run.attach(self)
 
-    def _generate_single_turn(
-        self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False
-    ):
+    def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
         """Completions of one rank's prompts, ``rollout_batch_size`` at a time: ids and no
         log-probabilities."""
         size = self.args.rollout_batch_size or len(prompt_ids)
@@ -160,9 +155,7 @@ class GravityTrainer(AtomicCheckpointMixin):
 
     def _record(self, inputs, completions, completion_ids_list, rewards) -> list[Rollout]:
         """One record for each completion of this generation, of all ranks, in the order of ``rewards``."""
-        ocr = next(
-            (function for function in self.reward_funcs if isinstance(function, RecordedOCRReward)), None
-        )
+        ocr = next((function for function in self.reward_funcs if isinstance(function, RecordedOCRReward)), None)
         parts = ocr.parts if ocr is not None else [{}] * len(inputs)
         local = [
             {
@@ -175,9 +168,7 @@ class GravityTrainer(AtomicCheckpointMixin):
                 "length": len(ids),
                 "truncated": ids[-1] not in self.eos_token_ids,
             }
-            for row, completion, ids, part in zip(
-                inputs, completions, completion_ids_list, parts, strict=True
-            )
+            for row, completion, ids, part in zip(inputs, completions, completion_ids_list, parts, strict=True)
         ]
         names = self.reward_func_names
         totals = (rewards * self.reward_weights.to(rewards.device)).sum(dim=1).tolist()
@@ -238,8 +229,8 @@ def _finite(value: float) -> float | None:
 def _slice_fields(fields: dict[str, Any], images: Sequence[Any] | None, rows: slice) -> dict[str, Any]:
     """The rows' share of a processor's multimodal output.
 
-    Per-prompt fields are lists of length B, the others arrays or tensors; ``pixel_values`` holds either one entry an image or, with
-    ``image_grid_thw``, one row a patch.
+    Fields with an entry a prompt are lists of length B; arrays and tensors have an entry an image, but
+    ``pixel_values`` beside ``image_grid_thw`` has a row a patch.
     """
     if images is None:
         return fields
@@ -256,7 +247,5 @@ def _slice_fields(fields: dict[str, Any], images: Sequence[Any] | None, rows: sl
         elif len(value) == sum(counts):
             sliced[name] = value[first:last]
         else:
-            raise ConfigError(
-                f"rollout_batch_size does not work with this model: cannot split its input {name!r}"
-            )
+            raise ConfigError(f"rollout_batch_size does not work with this model: cannot split its input {name!r}")
     return sliced

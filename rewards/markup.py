@@ -16,19 +16,19 @@ from functools import lru_cache, partial
 
 from rewards.html_repair import repair
 
-# Inline math that nests deeper than this is left as it stands: the converter works by recursion.
-MAX_MATH_DEPTH = 50
+# Inline math that nests deeper than this, or whose braces do not balance, is left as it stands: the converter
+# takes time that is exponential in the depth of optional arguments and of groups that are never closed.
+MAX_GROUP_DEPTH = 6
+MAX_BRACKET_DEPTH = 2
 
 _INLINE_OPENING = re.compile(r"\$|\\\(")
 _ESCAPED = re.compile(r"\\[\\_&%^]")
-_NESTING = re.compile(r"\\begin|\\end|[{}\[\]()$]")
+_NESTING = re.compile(r"\\(?:begin|end)(?![a-zA-Z])|\\.|[{}\[\]]")
 _NOT_WORD = re.compile(r"[^\w\u4e00-\u9fff]")
 
 _TABLE_OPENING = re.compile(r"<table\b[^>]*>", re.IGNORECASE)
 _TABLE_CLOSING = re.compile(r"</table>", re.IGNORECASE)
-_LAYOUT_ATTRIBUTES = tuple(
-    re.compile(rf' {name}="[^"]*"') for name in ("style", "height", "width", "align", "class")
-)
+_LAYOUT_ATTRIBUTES = tuple(re.compile(rf' {name}="[^"]*"') for name in ("style", "height", "width", "align", "class"))
 _TBODY = re.compile(r"</?tbody>")
 _BARE_INLINE_TAG = re.compile(r"</?(?:sup|sub|span|div|p)>")
 _UNREADABLE = re.compile(r"[\x00-\x08\x0e-\x1f]")
@@ -88,18 +88,27 @@ def _inline_math_to_unicode(line: str) -> str:
     return "".join(pieces) + line[position:]
 
 
-def _nesting_depth(latex: str) -> int:
-    depth = deepest = 0
+def _is_convertible(latex: str) -> bool:
+    """True if groups and environments balance, and neither they nor brackets nest too deeply."""
+    groups = brackets = 0
     for mark in _NESTING.findall(latex):
-        depth += 1 if mark in ("{", "[", "(", "$", r"\begin") else -1
-        deepest = max(deepest, depth)
-    return deepest
+        if mark in ("{", r"\begin", r"\(", r"\["):
+            groups += 1
+        elif mark in ("}", r"\end", r"\)", r"\]"):
+            groups -= 1
+        elif mark == "[":
+            brackets += 1
+        elif mark == "]":
+            brackets = max(0, brackets - 1)
+        if not 0 <= groups <= MAX_GROUP_DEPTH or brackets > MAX_BRACKET_DEPTH:
+            return False
+    return groups == 0
 
 
 @lru_cache(maxsize=4096)
 def _latex_to_unicode(latex: str) -> str | None:
     """The Unicode text of LaTeX, or None where the converter fails on it, as it does on missing arguments."""
-    if _nesting_depth(latex) > MAX_MATH_DEPTH:
+    if not _is_convertible(latex):
         return None
     try:
         return _converter()(latex + " " if latex.endswith("\\") else latex).strip()

@@ -47,9 +47,5 @@ def text_reward(prediction: str, reference: str, config: RewardConfig = PUBLISHE
         if is_blank(reference):
             similarity = float(is_blank(prediction))
         else:
-            similarity = Levenshtein.normalized_similarity(
-                compared_form(prediction), _reference_form(reference)
-            )
-    return Score(
-        similarity * gate.gate, {"similarity": similarity, **gate._asdict(), "ned": 1.0 - similarity}
-    )
+            similarity = Levenshtein.normalized_similarity(compared_form(prediction), _reference_form(reference))
+    return Score(similarity * gate.gate, {"similarity": similarity, **gate._asdict(), "ned": 1.0 - similarity})

@@ -188,9 +188,7 @@ def _zhang_shasha(pool: _Pool, left: _Postorder, right: _Postorder, upper: int) 
     return _forest_distance(left, right, distances, upper)
 
 
-def _subtree_distances(
-    pool: _Pool, left: _Postorder, right: _Postorder, i: int, j: int, distances: Distances
-) -> None:
+def _subtree_distances(pool: _Pool, left: _Postorder, right: _Postorder, i: int, j: int, distances: Distances) -> None:
     """Finds the distance of every pair of subtrees on the leftmost paths below keyroots i and j.
 
     Rows and columns are the nodes below the keyroots. A cell is the distance between the forests up to and

@@ -30,15 +30,9 @@ class RewardConfig:
         ValueError: a value is outside its range. The message names the field.
     """
 
-    teds_weight: float = _constant(
-        0.45, "Table: weight of TEDS_s, the structure-only tree similarity. In [0, 1]."
-    )
-    cell_weight: float = _constant(
-        0.55, "Table: weight of s_cell, the similarity of the cell texts. In [0, 1]."
-    )
-    row_penalty: float = _constant(
-        0.35, "Table: largest penalty p_row for too many or too few rows. In [0, 1]."
-    )
+    teds_weight: float = _constant(0.45, "Table: weight of TEDS_s, the structure-only tree similarity. In [0, 1].")
+    cell_weight: float = _constant(0.55, "Table: weight of s_cell, the similarity of the cell texts. In [0, 1].")
+    row_penalty: float = _constant(0.35, "Table: largest penalty p_row for too many or too few rows. In [0, 1].")
     row_penalty_min_rows: int = _constant(
         4, "Table: p_row divides the row difference by the reference's rows, at least by this. At least 1."
     )
@@ -63,9 +57,7 @@ class RewardConfig:
     violation_factor: float = _constant(
         0.3, "Formula: factor for each check that the reference passes and the prediction fails. In [0, 1]."
     )
-    gate_ngram: int = _constant(
-        8, "Gate: length of the n-grams of rho8, in whitespace-separated tokens. At least 1."
-    )
+    gate_ngram: int = _constant(8, "Gate: length of the n-grams of rho8, in whitespace-separated tokens. At least 1.")
     gate_min_tokens: int = _constant(
         16, "Gate: rho8 is 1 for predictions of fewer tokens than this. At least gate_ngram."
     )

@@ -67,9 +67,7 @@ def write_crops(folder: Path, name: str, count: int) -> Path:
         ImageDraw.Draw(image).text((2, 8), str(index), fill="black")
         image.save(folder / f"{name}{index}.png")
         reference = REFERENCES[task].format(f"{name[0]}{index}")
-        rows.append(
-            {"image": f"{name}{index}.png", "task": task, "reference": reference, "id": f"{name}{index}"}
-        )
+        rows.append({"image": f"{name}{index}.png", "task": task, "reference": reference, "id": f"{name}{index}"})
     file = folder / f"{name}.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return file

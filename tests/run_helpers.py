@@ -1,4 +1,4 @@
-"""Runs of the real entry point in processes of their own, on a model of 50,000 weights.
+"""Runs of the real entry point in processes of their own.
 
 Importing torch, transformers and TRL takes longer than such a run. A fork server therefore imports them once;
 every run is a fork of it: a process that can be killed, not a thread or a mock.
@@ -14,14 +14,11 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageDraw
-
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["gravity_rl.train", "gravity_rl.tiny.build"])
+CONTEXT.set_forkserver_preload(["gravity_rl.train"])
 
 TIMINGS = ("step_time",)
 SETTINGS: dict[str, Any] = {
@@ -38,50 +35,10 @@ SETTINGS: dict[str, Any] = {
     "report_to": "none",
     "mask_truncated_completions": "false",
 }
-REFERENCES = {
-    "text": "{word} {number}",
-    "table": "<table><tr><td>{word}</td><td>{number}</td></tr></table>",
-    "formula": "x^{{{number}}}+1",
-}
-
-
-def write_model(folder: Path) -> Path:
-    """A GLM-OCR with random weights, small enough for a step in a fraction of a second."""
-    from gravity_rl.tiny.build import TinyShape, build_tiny
-
-    shape = TinyShape(
-        hidden_size=32, intermediate_size=48, num_layers=1, num_heads=2, num_kv_heads=1,
-        vision_hidden_size=32, vision_intermediate_size=32, vision_depth=1, vision_heads=2,
-    )  # fmt: skip
-    model, processor = build_tiny(shape)
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
-
-
-def write_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
-
-
-def make_rows(folder: Path, count: int = 12) -> list[dict[str, Any]]:
-    """Rows of all three tasks; their images are written to `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for index in range(count):
-        word, number = f"word{index}", index * 7
-        image = Image.new("RGB", (64, 32), "white")
-        ImageDraw.Draw(image).text((4, 8), f"{word} {number}", fill="black")
-        image.save(folder / f"{index}.png")
-        task = list(REFERENCES)[index % 3]
-        reference = REFERENCES[task].format(word=word, number=number)
-        rows.append({"id": str(index), "image": f"{index}.png", "task": task, "reference": reference})
-    return rows
 
 
 def arguments(model: Path, data: Path, output_dir: Path, **settings: Any) -> list[str]:
-    """Command-line arguments of a run."""
+    """Command-line arguments of a run of six steps, 2 prompts x 4 completions each."""
     values = {"model_name_or_path": model, "train_data": data, "output_dir": output_dir} | SETTINGS | settings
     return [argument for name, value in values.items() for argument in (f"--{name}", str(value))]
 

@@ -17,19 +17,12 @@ import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
-from run_helpers import write_model
 from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
 from trl import GRPOConfig
 
 from gravity_rl.checkpoint import AtomicCheckpointMixin, CheckpointError
 from gravity_rl.parsing import ConfigError
 from gravity_rl.resume import check_settings, clean_run_directory, hold_run_directory, resolve_resume
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def distinct_characters(completions: list[Any], **columns: Any) -> list[float]:
@@ -74,8 +67,8 @@ def load(folder: Path) -> Any:
     return AutoModelForImageTextToText.from_pretrained(folder).state_dict()
 
 
-def test_rotation_keeps_the_newest_and_nothing_else(model: Path, tmp_path: Path) -> None:
-    trainer = make_trainer(model, tmp_path, save_total_limit=2)
+def test_rotation_keeps_the_newest_and_nothing_else(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    trainer = make_trainer(tiny_checkpoint, tmp_path, save_total_limit=2)
     trainer.train()
     assert names(tmp_path) == [".staging", "checkpoint-3", "checkpoint-4"]
     assert not any((tmp_path / ".staging").iterdir())
@@ -94,15 +87,16 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-# The first fails in safetensors (weights, 210 kB), the second in torch.save (optimizer state, twice as much).
-@pytest.mark.parametrize("size", [100_000, 300_000])
-def test_disk_full_while_saving(size: int, model: Path, tmp_path: Path) -> None:
+# The first fails in safetensors (weights), the second in torch.save (optimizer state, twice their size).
+@pytest.mark.parametrize("share", [0.5, 1.5])
+def test_disk_full_while_saving(share: float, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    size = int((tiny_checkpoint / "model.safetensors").stat().st_size * share)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
 
-    trainer = make_trainer(model, tmp_path, AtStepEnd(2, fill_disk))
+    trainer = make_trainer(tiny_checkpoint, tmp_path, AtStepEnd(2, fill_disk))
     try:
         with pytest.raises(CheckpointError) as failure:
             trainer.train()
@@ -116,28 +110,28 @@ def test_disk_full_while_saving(size: int, model: Path, tmp_path: Path) -> None:
     load(tmp_path / "checkpoint-1")
     checkpoint = resolve_resume(tmp_path, "latest")
     assert checkpoint == tmp_path / "checkpoint-1"
-    make_trainer(model, tmp_path).train(resume_from_checkpoint=str(checkpoint))
+    make_trainer(tiny_checkpoint, tmp_path).train(resume_from_checkpoint=str(checkpoint))
     assert "checkpoint-4" in names(tmp_path)
 
 
 @pytest.mark.parametrize("function", ["fsync", "rename"])
 def test_disk_full_while_completing(
-    function: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delayed allocation reports a full disk only when files are flushed."""
 
     def fail(*args: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    trainer = make_trainer(model, tmp_path, max_steps=1)
+    trainer = make_trainer(tiny_checkpoint, tmp_path, max_steps=1)
     monkeypatch.setattr(*{"fsync": (os, "fsync"), "rename": (Path, "rename")}[function], fail)
     with pytest.raises(CheckpointError, match=r"No space left on device.*no earlier checkpoint"):
         trainer.train()
     assert names(tmp_path) == [".staging"]
 
 
-def test_final_model_replaces_the_old_one_only_when_complete(model: Path, tmp_path: Path) -> None:
-    trainer = make_trainer(model, tmp_path)
+def test_final_model_replaces_the_old_one_only_when_complete(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    trainer = make_trainer(tiny_checkpoint, tmp_path)
     final = tmp_path / "final"
     trainer.save_final(final)
     before = (final / "model.safetensors").read_bytes()
@@ -152,44 +146,44 @@ def test_final_model_replaces_the_old_one_only_when_complete(model: Path, tmp_pa
     assert names(tmp_path) == [".staging", "final"]
 
 
-def test_signal_waits_until_the_generation_is_used_up(model: Path, tmp_path: Path) -> None:
+def test_signal_waits_until_the_generation_is_used_up(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """With num_iterations 2, completions serve two steps; a checkpoint after the first would lose them."""
     callback = AtStepEnd(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    trainer = make_trainer(model, tmp_path, callback, num_iterations=2, max_steps=6, save_steps=6)
+    trainer = make_trainer(tiny_checkpoint, tmp_path, callback, num_iterations=2, max_steps=6, save_steps=6)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     trainer.train()
     assert trainer.stop_on_signal.stopped_by == signal.SIGTERM
     assert names(tmp_path) == [".staging", "checkpoint-4"]
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
 
-    resumed = make_trainer(model, tmp_path, num_iterations=2, max_steps=6, save_steps=6)
+    resumed = make_trainer(tiny_checkpoint, tmp_path, num_iterations=2, max_steps=6, save_steps=6)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert resumed.stop_on_signal.stopped_by is None
-    whole = make_trainer(model, tmp_path / "whole", num_iterations=2, max_steps=6, save_steps=6)
+    whole = make_trainer(tiny_checkpoint, tmp_path / "whole", num_iterations=2, max_steps=6, save_steps=6)
     whole.train()
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
 
 
-def test_checkpoint_within_a_generation_is_refused(model: Path, tmp_path: Path) -> None:
-    trainer = make_trainer(model, tmp_path, num_iterations=2)
+def test_checkpoint_within_a_generation_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    trainer = make_trainer(tiny_checkpoint, tmp_path, num_iterations=2)
     with pytest.raises(RuntimeError, match="step 1 is in the middle of a generation batch"):
         trainer.train()
 
 
-def test_second_interrupt_stops_at_once(model: Path, tmp_path: Path) -> None:
+def test_second_interrupt_stops_at_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
     def interrupt_twice() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         trainer.stop_on_signal._received_at -= 10.0  # as if ten seconds had passed
         os.kill(os.getpid(), signal.SIGINT)
 
-    trainer = make_trainer(model, tmp_path, AtStepEnd(2, interrupt_twice))
+    trainer = make_trainer(tiny_checkpoint, tmp_path, AtStepEnd(2, interrupt_twice))
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     assert names(tmp_path) == [".staging", "checkpoint-1"]
 
 
-def test_forked_worker_dies_of_sigterm(model: Path, tmp_path: Path) -> None:
+def test_forked_worker_dies_of_sigterm(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A worker forked during training inherits the handler and must not survive its own SIGTERM."""
     statuses = []
     read_end, write_end = os.pipe()
@@ -204,17 +198,27 @@ def test_forked_worker_dies_of_sigterm(model: Path, tmp_path: Path) -> None:
         os.kill(child, signal.SIGTERM)
         statuses.append(os.waitpid(child, 0)[1])
 
-    trainer = make_trainer(model, tmp_path, AtStepEnd(1, fork), max_steps=2)
+    trainer = make_trainer(tiny_checkpoint, tmp_path, AtStepEnd(1, fork), max_steps=2)
     trainer.train()
     assert [os.WTERMSIG(status) for status in statuses] == [signal.SIGTERM]
     assert trainer.stop_on_signal.stopped_by is None
 
 
-def test_signal_at_the_last_step_is_no_interruption(model: Path, tmp_path: Path) -> None:
+def test_signal_at_the_last_step_is_no_interruption(tiny_checkpoint: Path, tmp_path: Path) -> None:
     callback = AtStepEnd(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    trainer = make_trainer(model, tmp_path, callback, max_steps=2)
+    trainer = make_trainer(tiny_checkpoint, tmp_path, callback, max_steps=2)
     trainer.train()
     assert trainer.stop_on_signal.stopped_by is None
+
+
+def test_finished_run_is_not_trained_further(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Step 3 of 3, in the middle of an epoch of four: what a kill during the last evaluation leaves."""
+    make_trainer(tiny_checkpoint, tmp_path, max_steps=3).train()
+    resumed = make_trainer(tiny_checkpoint, tmp_path, max_steps=3)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert resumed.state.global_step == 3
+    for name, weight in load(tmp_path / "checkpoint-3").items():
+        assert torch.equal(weight, resumed.model.state_dict()[name])
 
 
 # --- choosing a checkpoint ---

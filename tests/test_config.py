@@ -202,9 +202,7 @@ def test_help_lists_settings_with_their_description(capsys: pytest.CaptureFixtur
     assert "--use_vllm" not in text
 
 
-def test_resolved_configuration_reads_back_equal(
-    tmp_path: Path, make_config: Callable[..., RunConfig]
-) -> None:
+def test_resolved_configuration_reads_back_equal(tmp_path: Path, make_config: Callable[..., RunConfig]) -> None:
     config = make_config(table_weight=0.5, text_weight=0.25, formula_weight=0.25, generation_batch_size=16)
     file = tmp_path / "config.yaml"
     file.write_text(config.to_yaml(), encoding="utf-8")
@@ -235,9 +233,7 @@ def test_8bit_optimiser_runs_or_says_what_to_set(
     pytest.importorskip("bitsandbytes")
     check_optimizer(config)
     monkeypatch.setitem(__import__("sys").modules, "bitsandbytes", None)
-    with pytest.raises(
-        ConfigError, match=r"needs bitsandbytes, which does not run here.*set `optim: adamw_torch`"
-    ):
+    with pytest.raises(ConfigError, match=r"needs bitsandbytes, which does not run here.*set `optim: adamw_torch`"):
         check_optimizer(config)
 
 

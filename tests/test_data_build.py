@@ -251,9 +251,7 @@ def test_bad_rows_can_be_dropped_but_bad_sources_cannot(caplog):
 def test_nothing_left_after_dropping():
     with Path("a.jsonl").open("w") as file:
         file.write('{"image": "none.png", "task": "text", "reference": "x"}\n{broken\n')
-    assert problems_of("a.jsonl", on_bad_rows="drop") == [
-        ("train_data", None, "source", "no usable rows left")
-    ]
+    assert problems_of("a.jsonl", on_bad_rows="drop") == [("train_data", None, "source", "no usable rows left")]
 
 
 def test_a_file_of_broken_lines_only_beside_a_good_one():
@@ -270,9 +268,7 @@ def test_limits_scores_and_prompt_files_are_checked(in_empty_folder):
         (in_empty_folder / "prompts" / f"{task}.txt").write_text("<|image|>Read:")
     config = DataConfig(train_data=["a.jsonl"], prompts_dir="prompts")
     with pytest.raises(DataError) as caught:
-        load_ocr_dataset(
-            config, split="train", seed=0, tokenizer=CharacterTokenizer(), max_completion_length=6
-        )
+        load_ocr_dataset(config, split="train", seed=0, tokenizer=CharacterTokenizer(), max_completion_length=6)
     assert [(p.source, p.row, p.field, p.message) for p in caught.value.problems] == [
         *((f"prompts/{task}.txt", None, "prompt", "contains a special token") for task in REFERENCES),
         ("a.jsonl", 2, "reference", "longer than the completion limit"),
@@ -356,9 +352,7 @@ def test_ranks_share_the_checks_and_agree_on_the_rows(in_empty_folder, monkeypat
     assert len(alone) == 9
     decoded = []
     check = validate.image_problem
-    monkeypatch.setattr(
-        validate, "image_problem", lambda value: decoded.append(value["path"]) or check(value)
-    )
+    monkeypatch.setattr(validate, "image_problem", lambda value: decoded.append(value["path"]) or check(value))
     group = ThreadGroup(world)
     group.install(monkeypatch)
     assert group.run(identifiers) == [alone] * world

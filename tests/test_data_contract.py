@@ -64,9 +64,7 @@ def test_only_text_may_be_blank(task, blank):
 
 @pytest.mark.parametrize("task", ["Table", "tables", " text", ""])
 def test_task_is_matched_exactly(task):
-    assert problems_of(task=task, reference="x") == [
-        ("task", "unknown task, expected text, table or formula")
-    ]
+    assert problems_of(task=task, reference="x") == [("task", "unknown task, expected text, table or formula")]
 
 
 def test_prompt_source_and_id_types():
@@ -87,9 +85,7 @@ def test_integer_id_becomes_a_string():
 
 
 def test_lone_surrogates_are_refused_and_real_unicode_is_not():
-    assert problems_of(task="text", reference="a\ud800b") == [
-        ("reference", "not valid Unicode: lone surrogate")
-    ]
+    assert problems_of(task="text", reference="a\ud800b") == [("reference", "not valid Unicode: lone surrogate")]
     assert problems_of(task="text", reference="naïve 表 \U0001f600 \0") == []
 
 

@@ -99,9 +99,7 @@ def test_exif_rotation_is_applied():
     assert reloaded(Image.new("RGB", (40, 10)), "JPEG", exif=exif).size == (10, 40)
 
 
-@pytest.mark.parametrize(
-    "image", [Image.new("F", (2, 2)), Image.new("I", (2, 2), 70_000), Image.new("I", (2, 2), -1)]
-)
+@pytest.mark.parametrize("image", [Image.new("F", (2, 2)), Image.new("I", (2, 2), 70_000), Image.new("I", (2, 2), -1)])
 def test_pixels_without_a_defined_range_are_refused(image):
     with pytest.raises(ValueError, match="pixels"):
         to_rgb(image)
@@ -189,8 +187,7 @@ def test_aspect_ratio_limit_of_the_image_processors():
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 24, 3), dtype=np.uint8))
 SEEDS = {
-    file_format: encoded(NOISE, file_format)
-    for file_format in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "JPEG2000")
+    file_format: encoded(NOISE, file_format) for file_format in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "JPEG2000")
 }
 
 

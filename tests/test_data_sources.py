@@ -281,9 +281,7 @@ def test_parquet_with_an_image_column_of_numbers():
 
 
 def test_damaged_parquet():
-    pq.write_table(
-        pa.table({"image": [png()] * 50, "task": ["text"] * 50, "reference": ["x"] * 50}), "t.parquet"
-    )
+    pq.write_table(pa.table({"image": [png()] * 50, "task": ["text"] * 50, "reference": ["x"] * 50}), "t.parquet")
     data = bytearray(Path("t.parquet").read_bytes())
     write_lines("cut.parquet", [bytes(data[: len(data) // 2])])
     data[10:200] = bytes(190)
@@ -303,6 +301,23 @@ def test_folder_and_pattern_of_parquet_files(in_empty_folder):
         assert problems == []
         assert [source.name for source in sources] == expected
         assert [source.records[0].reference for source in sources] == ["0", "1", "2"]
+
+
+def test_one_bad_file_of_a_pattern_does_not_hide_the_others():
+    good = pa.table({"image": ["a.png"], "task": ["text"], "reference": ["x"]})
+    for name in ("1.parquet", "3.parquet"):
+        pq.write_table(good, name)
+    write_lines("0.parquet", [b"garbage"])
+    pq.write_table(pa.table({"image": ["a.png"]}), "2.parquet")
+    sources, problems = read_sources(["*.parquet"], cache_dir="cache")
+    assert [source.name for source in sources] == ["1.parquet", "3.parquet"]
+    assert [problem.source for problem in problems] == ["0.parquet", "2.parquet"]
+
+
+def test_parquet_that_was_rewritten_is_read_again():
+    for reference in ("old", "new"):
+        pq.write_table(pa.table({"image": ["a.png"], "task": ["text"], "reference": [reference]}), "t.parquet")
+        assert read_one("t.parquet").records[0].reference == reference
 
 
 # Saved datasets and the hub
@@ -355,9 +370,7 @@ def test_hub_dataset_with_paths_that_lead_nowhere(monkeypatch):
     rows = {"image": ["a.png"], "task": ["text"], "reference": ["x"]}
     downloaded = datasets.DatasetDict(train=datasets.Dataset.from_dict(rows))
     monkeypatch.setattr(arrow.datasets, "load_dataset", lambda *_, **__: downloaded)
-    assert row_problems(read_one("group/crops")) == [
-        (1, "image", "relative image path in a source that has no folder")
-    ]
+    assert row_problems(read_one("group/crops")) == [(1, "image", "relative image path in a source that has no folder")]
 
 
 def test_hub_dataset_offline(monkeypatch):

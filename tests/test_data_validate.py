@@ -91,6 +91,11 @@ def test_completion_limit_needs_a_tokenizer():
         check(source_of({}), max_completion_length=10)
 
 
+def test_sources_need_different_names():
+    with pytest.raises(ValueError, match="same name"):
+        check(source_of({}, name="a"), source_of({}, name="a"))
+
+
 def test_special_tokens_in_a_prompt(tokenizer):
     source = source_of({"prompt": "Read:"}, {"prompt": "Read<|eos|>"}, {"prompt": "<|image|>Read"})
     validation = check(source, tokenizer=tokenizer)

@@ -21,7 +21,7 @@ GOOD = {"sampled_all": 0.7, "greedy_all": 0.55, "sampled_table": 0.8, "greedy_ta
 
 
 def test_a_run_that_improved_has_no_shortfall():
-    assert shortfalls(results(), results(**GOOD), 0.10) == []
+    assert shortfalls(results(), results(**GOOD), FULL) == []
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,19 @@ def test_a_run_that_improved_has_no_shortfall():
     ],
 )
 def test_each_missing_rise_is_named(name, reward, words):
-    assert shortfalls(results(), results(**{**GOOD, name: reward}), 0.10) == [words]
+    assert shortfalls(results(), results(**{**GOOD, name: reward}), FULL) == [words]
+
+
+def test_the_short_demo_does_not_ask_for_the_greedy_reward():
+    after = results(sampled_all=0.6, sampled_table=0.6, greedy_all=0.4)
+    assert shortfalls(results(), after, SHORT) == []
+    assert len(shortfalls(results(), results(greedy_all=0.9), SHORT)) == 2
 
 
 def test_a_result_that_is_not_a_number_is_a_shortfall():
     after = copy.deepcopy(results(**GOOD))
     after["greedy"]["all"]["reward"] = float("nan")
-    assert len(shortfalls(results(), after, 0.10)) == 1
+    assert len(shortfalls(results(), after, FULL)) == 1
 
 
 def test_the_short_demo_runs_the_same_command_with_other_numbers(tmp_path):

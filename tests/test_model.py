@@ -42,9 +42,7 @@ def published_form(checkpoint: Path) -> Path:
     (checkpoint / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(VIDEO))
     tokenizer = json.loads((checkpoint / "tokenizer_config.json").read_text())
-    (checkpoint / "tokenizer_config.json").write_text(
-        json.dumps(tokenizer | {"processor_class": "Glm46VProcessor"})
-    )
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"processor_class": "Glm46VProcessor"}))
     return checkpoint
 
 
@@ -57,9 +55,7 @@ def grid(processor: Any, width: int, height: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_weights_have_the_configured_precision(
-    tiny_checkpoint: Path, dtype: str, expected: torch.dtype
-) -> None:
+def test_weights_have_the_configured_precision(tiny_checkpoint: Path, dtype: str, expected: torch.dtype) -> None:
     model = load_model(tiny_checkpoint, ModelArguments(model_name_or_path="x", dtype=dtype))
     assert {parameter.dtype for parameter in model.parameters()} == {expected}
 
@@ -97,9 +93,7 @@ def test_published_form_loads_without_torchvision_and_is_saved_in_its_own_name(
 
 
 @pytest.mark.skipif(is_torchvision_available(), reason="with torchvision the stock class is used")
-def test_video_settings_inside_the_processor_configuration_survive(
-    published_form: Path, tmp_path: Path
-) -> None:
+def test_video_settings_inside_the_processor_configuration_survive(published_form: Path, tmp_path: Path) -> None:
     load_processor(published_form).save_pretrained(tmp_path / "new_form")
     file = tmp_path / "new_form" / "processor_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"video_processor": VIDEO}))

@@ -17,17 +17,11 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from run_helpers import (
-    Run,
-    arguments,
-    make_rows,
-    metrics_without_timings,
-    start_ranks,
-    write_model,
-    write_rows,
-)
+from conftest import Crops
+from run_helpers import Run, arguments, metrics_without_timings, start_ranks
 from safetensors.numpy import load_file
 
+from gravity_rl import train
 from gravity_rl.launcher import missing_processes
 from gravity_rl.parsing import ConfigError
 from gravity_rl.resume import complete_checkpoints, read_manifest
@@ -38,10 +32,10 @@ TWO = {"per_device_train_batch_size": 3, "max_steps": 4}
 
 
 class Place:
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.model = write_model(folder / "model")
-        self.data = write_rows(folder / "data", make_rows(folder / "data"))
+    """A folder in which runs on the same data take place, by one process or by two."""
+
+    def __init__(self, folder: Path, model: Path, data: Path):
+        self.folder, self.model, self.data = folder, model, data
 
     def argv(self, name: str, **settings: Any) -> list[str]:
         return arguments(self.model, self.data, self.folder / name, **settings)
@@ -52,8 +46,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("processes"))
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, crops: Crops) -> Place:
+    return Place(tmp_path_factory.mktemp("processes"), tiny_checkpoint, crops.train)
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +102,7 @@ def test_same_completions_give_the_same_weights(place: Place) -> None:
     assert [run.wait() for run in runs] == [0, 0], runs[0].output()
     start = load_file(place.model / "model.safetensors")
     alone, shared = (
-        load_file(place.folder / name / "final" / "model.safetensors")
-        for name in ("scripted_one", "scripted_two")
+        load_file(place.folder / name / "final" / "model.safetensors") for name in ("scripted_one", "scripted_two")
     )
     moved = max(float(np.abs(alone[name] - start[name]).max()) for name in alone)
     assert moved > 1e-3
@@ -152,8 +145,7 @@ def test_failed_write_of_one_process_fails_the_save(place: Place) -> None:
 @pytest.mark.slow
 def test_accelerate_launch_on_cpu(place: Place) -> None:
     """``accelerate launch --num_processes 2 --cpu`` starts two processes, which stop when it is killed."""
-    script = place.folder / "launched.py"
-    script.write_text("import sys\nfrom gravity_rl.train import main\n\nsys.exit(main())\n")
+    script = Path(train.__file__)
     run = place.folder / "launched"
     launcher = Path(sys.executable).with_name("accelerate")
     command = [launcher, "launch", "--num_processes", "2", "--cpu", script]
@@ -162,12 +154,16 @@ def test_accelerate_launch_on_cpu(place: Place) -> None:
             [*command, *place.argv("launched", **(TWO | {"max_steps": 300, "save_steps": 300}))],
             stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        wait_for(lambda: (run / "metrics.jsonl").is_file() and (run / "metrics.jsonl").read_text(), 240)
+        deadline = time.monotonic() + 500  # the packages are imported four times in all
+        while not (run / "metrics.jsonl").is_file() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.2)
         below = psutil.Process(process.pid).children(recursive=True)
         workers = [child for child in below if not child.children()]
         process.kill()
         process.wait()
-    _, alive = psutil.wait_procs(below, timeout=60)
+    _, alive = psutil.wait_procs(below, timeout=120)
+    for survivor in alive:
+        survivor.kill()
     output = (place.folder / "launched.log").read_text()
     assert not alive, output
     assert len(workers) == 2
@@ -176,13 +172,6 @@ def test_accelerate_launch_on_cpu(place: Place) -> None:
     assert read_manifest(checkpoint)["world_size"] == 2
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == read_manifest(checkpoint)["global_step"]
-
-
-def wait_for(condition: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.2)
 
 
 def test_launcher_arguments(tmp_path: Path) -> None:
@@ -199,6 +188,4 @@ def test_launcher_arguments(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"asked for 2 processes on 1 machine.*1 GPU"):
         missing_processes(["launch", "--num_processes", "2", "train.py"], gpus=1)
     with pytest.raises(ConfigError, match="on 2 machine"):
-        missing_processes(
-            ["launch", "--num_machines", "2", "--num_processes", "2", "--cpu", "train.py"], gpus=0
-        )
+        missing_processes(["launch", "--num_machines", "2", "--num_processes", "2", "--cpu", "train.py"], gpus=0)

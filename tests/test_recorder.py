@@ -84,9 +84,7 @@ def test_resuming_forgets_what_came_after_the_checkpoint(tmp_path: Path) -> None
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
 
 
-def test_every_launch_is_added_to_the_environment(
-    tmp_path: Path, make_config: Callable[..., RunConfig]
-) -> None:
+def test_every_launch_is_added_to_the_environment(tmp_path: Path, make_config: Callable[..., RunConfig]) -> None:
     run = RunDirectory(tmp_path)
     for _ in range(2):
         run.start(make_config(), num_processes=1, device="cpu")
@@ -97,9 +95,7 @@ def test_every_launch_is_added_to_the_environment(
 
 
 def test_tokens_are_not_written_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "sys.argv", ["train.py", "--hub_token", "secret", "--hub-token=secret", "--seed", "1"]
-    )
+    monkeypatch.setattr("sys.argv", ["train.py", "--hub_token", "secret", "--hub-token=secret", "--seed", "1"])
     assert describe_environment()["command"] == [
         "train.py", "--hub_token", "***", "--hub-token=***", "--seed", "1",
     ]  # fmt: skip

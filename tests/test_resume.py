@@ -14,20 +14,19 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from run_helpers import Run, arguments, make_rows, metrics_without_timings, write_model, write_rows
+from conftest import Crops
+from run_helpers import Run, arguments, metrics_without_timings
 
 from gravity_rl.resume import complete_checkpoints, read_manifest
 
-COURSE = {"mixture_size": 6, "logging_steps": 3}
+COURSE = {"mixture_size": 6, "shuffle_dataset": "true", "logging_steps": 3}
 
 
 class Place:
-    """A folder with a model and data, in which runs of the same settings take place."""
+    """A folder in which runs of the same settings on the same data take place."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.model = write_model(folder / "model")
-        self.data = write_rows(folder / "data", make_rows(folder / "data"))
+    def __init__(self, folder: Path, model: Path, data: Path):
+        self.folder, self.model, self.data = folder, model, data
 
     def launch(self, name: str, event: Any = None, **settings: Any) -> Run:
         argv = arguments(self.model, self.data, self.folder / name, **COURSE, **settings)
@@ -35,8 +34,8 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("resume"))
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, crops: Crops) -> Place:
+    return Place(tmp_path_factory.mktemp("resume"), tiny_checkpoint, crops.train)
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +64,7 @@ def test_reference_run_learns_and_records_every_step(uninterrupted: Path, place:
     assert len({json.dumps(rows["completion"]) for rows in steps}) == 6
     order = [row for rows in steps for row in rows["id"][::4]]
     assert order[:6] != order[6:]  # the second epoch is shuffled differently
-    assert (uninterrupted / "final/model.safetensors").read_bytes() != (
-        place.model / "model.safetensors"
-    ).read_bytes()
+    assert (uninterrupted / "final/model.safetensors").read_bytes() != (place.model / "model.safetensors").read_bytes()
 
 
 def test_killed_in_a_step_and_in_a_save(uninterrupted: Path, place: Place) -> None:
@@ -89,20 +86,24 @@ def test_killed_in_a_step_and_in_a_save(uninterrupted: Path, place: Place) -> No
     assert_same_run(folder, uninterrupted)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_saves_the_step_and_exits(number: signal.Signals, uninterrupted: Path, place: Place) -> None:
-    """A signal in the middle of step 3, at which no checkpoint was due, is followed by checkpoint-3."""
-    name = number.name
-    run = place.launch(name, event=("_calculate_rewards", 2, number))
-    assert run.wait() == 128 + number, run.output()
-    assert f"{name}: the run stops with a checkpoint" in run.output()
-    folder = place.folder / name
+def test_sigterm_saves_the_step_and_exits(uninterrupted: Path, place: Place) -> None:
+    """SIGTERM in the middle of step 3, at which no checkpoint was due, is followed by checkpoint-3."""
+    run = place.launch("terminated", event=("_calculate_rewards", 2, signal.SIGTERM))
+    assert run.wait() == 143, run.output()
+    assert "SIGTERM: the run stops with a checkpoint" in run.output()
+    folder = place.folder / "terminated"
     assert [path.name for path in complete_checkpoints(folder)] == ["checkpoint-2", "checkpoint-3"]
     assert not (folder / "final").exists()
 
-    run = place.launch(name, resume_from_checkpoint="true")
+    run = place.launch("terminated", resume_from_checkpoint="true")
     assert run.wait() == 0, run.output()
     assert_same_run(folder, uninterrupted)
+
+
+def test_sigint_saves_the_step_and_exits(place: Place) -> None:
+    run = place.launch("interrupted", event=("_calculate_rewards", 0, signal.SIGINT))
+    assert run.wait() == 130, run.output()
+    assert [path.name for path in complete_checkpoints(place.folder / "interrupted")] == ["checkpoint-1"]
 
 
 def test_refusals(uninterrupted: Path, place: Place) -> None:

@@ -83,7 +83,5 @@ def test_the_configuration_is_read_by_trl_parser(tmp_path) -> None:
     trl = pytest.importorskip("trl")
     file = tmp_path / "rewards.yaml"
     file.write_text("teds_weight: 0.5\ngate_ngram: 4\n", encoding="utf-8")
-    (config,) = trl.TrlParser([RewardConfig]).parse_args_and_config(
-        ["--config", str(file), "--cell_weight", "0.5"]
-    )
+    (config,) = trl.TrlParser([RewardConfig]).parse_args_and_config(["--config", str(file), "--cell_weight", "0.5"])
     assert config == RewardConfig(teds_weight=0.5, cell_weight=0.5, gate_ngram=4)

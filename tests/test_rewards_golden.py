@@ -43,9 +43,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 def cases(*names: str) -> list[Any]:
     return [
-        pytest.param(name, case, id=f"{name}-{number}")
-        for name in names
-        for number, case in enumerate(load(name), 1)
+        pytest.param(name, case, id=f"{name}-{number}") for name in names for number, case in enumerate(load(name), 1)
     ]
 
 

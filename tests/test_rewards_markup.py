@@ -37,9 +37,7 @@ TAGS = [
 ]
 FRAGMENTS = [form.format(tag) for tag in [*TAGS, "i", "pre"] for form in ("<{}>", "</{}>")]
 FRAGMENTS += ["<br>", "<br/>", "</br>", "<td/>", "<col/>", "<TD>", "</TR>", "<Th>"]
-FRAGMENTS += [
-    f"&{name};" for name in ("lt", "gt", "amp", "nbsp", "foo", "#65", "#x41", "#150", "notin", "fjlig")
-]
+FRAGMENTS += [f"&{name};" for name in ("lt", "gt", "amp", "nbsp", "foo", "#65", "#x41", "#150", "notin", "fjlig")]
 FRAGMENTS += ["&amp;lt;", "&lt;br&gt;", "&lt;td&gt;", "&#0;", "&#xd800;", "&#x110000;", "&copy,"]
 FRAGMENTS += [
     '<td colspan="2">',
@@ -105,9 +103,7 @@ def scorer_normal_form(markup: str) -> str:
 
 
 @settings(deadline=None, max_examples=400)
-@given(
-    st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.sampled_from(["</table>", "", "</td></tr></table>"])
-)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.sampled_from(["</table>", "", "</td></tr></table>"]))
 @example(["<tr>", "<td>", "a", "<td>", "b"], "")
 @example(["<math>", "<td>", "</math>", "x"], "</table>")
 @example(["<thead>", "<tr>", "<th>", "a", "</thead>"], "</table>")
@@ -150,9 +146,7 @@ def test_text_without_markup_is_left_alone(text: str) -> None:
 def test_rows_cells_and_columns_are_those_of_the_outer_table() -> None:
     inner = "<table><tr><td>1</td></tr><tr><td>2</td></tr></table>"
     table = parse_table(
-        normalize_table(
-            f'<table><tr><td colspan="3">a  b</td><td>{inner}</td></tr><tr><td>c</td></tr></table>'
-        )
+        normalize_table(f'<table><tr><td colspan="3">a  b</td><td>{inner}</td></tr><tr><td>c</td></tr></table>')
     )
     assert table is not None
     assert table.rows == (("a b", "12"), ("c",))
@@ -192,7 +186,9 @@ def test_nesting_beyond_the_depth_limit_is_not_read() -> None:
         (r"\(a \( b", "ab"),
         (r"$\input{/etc/passwd}$x", "x"),
         (r"$\sqrt$", "sqrt"),
-        (r"$" + r"\frac{" * 60 + "$", "frac" * 60),  # too deep to convert
+        (r"$\frac{1$", "frac1"),  # not balanced
+        (r"$" + r"\hat{" * 7 + "x" + "}" * 7 + "$", "hat" * 7 + "x"),  # too deep to convert
+        (r"$\alpha\in[0,1)$", "\u03b101"),
         ("\u672c\u7814\u3002", "\u672c\u7814"),
     ],
 )

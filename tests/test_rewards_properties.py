@@ -19,19 +19,13 @@ REFERENCES = {"text": "Bolts, 12 pieces", "table": TABLE, "formula": r"\frac{a}{
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=60)
 html_text = st.lists(
-    st.sampled_from(
-        ["<table>", "</table>", "<tr>", "</tr>", "<td>", "</td>", "<th colspan='2'>", "<b>", "<br>"]
-    )
-    | st.sampled_from(
-        ["<!--", "-->", "<![CDATA[", "<?", "<td style=", '"', "'", ">", "<", "&", "&#", ";", "\x00"]
-    )
+    st.sampled_from(["<table>", "</table>", "<tr>", "</tr>", "<td>", "</td>", "<th colspan='2'>", "<b>", "<br>"])
+    | st.sampled_from(["<!--", "-->", "<![CDATA[", "<?", "<td style=", '"', "'", ">", "<", "&", "&#", ";", "\x00"])
     | any_text,
     max_size=14,
 ).map("".join)
 latex_text = st.lists(
-    st.sampled_from(
-        [r"\frac", r"\sqrt", r"\left", r"\right", r"\begin", r"\end", "{", "}", "[", "]", "$", "&"]
-    )
+    st.sampled_from([r"\frac", r"\sqrt", r"\left", r"\right", r"\begin", r"\end", "{", "}", "[", "]", "$", "&"])
     | st.sampled_from(["\\", "\\\\", "^", "_", r"\(", r"\)", "{matrix}", r"\hspace", "*", "%", "x", " "])
     | any_text,
     max_size=14,
@@ -182,9 +176,7 @@ HOSTILE = {
     "one row": filled("<td>x</td>", "<table><tr>", "</tr></table>"),
     "cells never closed": filled("<td>"),
     "rows of different spans": "<table>" + "".join(f"<tr><td colspan={i}>" for i in range(1300)) + "</table>",
-    "rows of different lengths": "<table>"
-    + "".join(f"<tr>{'<td>' * (i % 37)}" for i in range(400))
-    + "</table>",
+    "rows of different lengths": "<table>" + "".join(f"<tr>{'<td>' * (i % 37)}" for i in range(400)) + "</table>",
     "sections": filled("<tfoot><tr><td></td></tr></tfoot>"),
     "nested tags": filled("<b>"),
     "nested tables": "<table><tr><td>" * 1500 + "</table>" * 1500,
@@ -205,6 +197,10 @@ HOSTILE = {
     "deep inline math": "$" + r"\frac{" * 5000 + "$",
     "many formulas": "".join(f"$\\a_{i}$" for i in range(4000)),
     "unterminated inline math": r"\(" * 17000,
+    "optional arguments": "".join(r"$\sqrt[\sqrt[\sqrt[\sqrt[" + f"{i}$" for i in range(1200)),
+    "one chain of optional arguments": "$" + r"\sqrt[" * 5000 + "$",
+    "nested accents": "".join("$" + r"\hat{" * 20 + f"{i}" + "}" * 20 + "$" for i in range(250)),
+    "nested math": "$" + r"\(" * 8000 + r"\a$",
     "long inline math": "$" + r"\text{ab}" * 3700 + "$",
     "accents": "$" + r"\"" * 13000 + "$",
     "environments": "\\begin{" * 4800,

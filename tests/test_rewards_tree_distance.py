@@ -21,9 +21,7 @@ trees = st.recursive(
 )
 cells = st.sampled_from([Node(("td", 1, 1)), Node(("td", 1, 1)), Node(("td", 2, 1)), Node(("td", 1, 2))])
 rows = st.lists(cells, max_size=5).map(lambda row: Node("tr", tuple(row)))
-sections = st.one_of(
-    rows, rows, rows, cells, st.lists(rows, max_size=3).map(lambda below: Node("tfoot", tuple(below)))
-)
+sections = st.one_of(rows, rows, rows, cells, st.lists(rows, max_size=3).map(lambda below: Node("tfoot", tuple(below))))
 tables = st.lists(sections, max_size=7).map(lambda below: Node("table", tuple(below)))
 
 

@@ -112,7 +112,13 @@ def test_glyphs_are_where_they_say(task):
 def test_knobs_change_the_picture():
     plain = replace(STANDARD, fonts=("DejaVu Sans",), rotation_deg=0.0, noise=0.0, blur=0.0, glyph_jitter=0.0)
     base = sample_crop("text", "train", 3, plain).image
-    changes = ({"noise": 30.0}, {"blur": 3.0}, {"margin": (40, 40)}, {"font_px": (40, 40)}, {"fonts": ("STIXGeneral",)})
+    changes = (
+        {"noise": 30.0},
+        {"blur": 3.0},
+        {"margin": (40, 40)},
+        {"font_px": (40, 40)},
+        {"fonts": ("STIXGeneral",)},
+    )
     for change in changes:
         other = sample_crop("text", "train", 3, replace(plain, **change)).image
         assert other.size != base.size or other.tobytes() != base.tobytes(), change

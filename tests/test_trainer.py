@@ -250,6 +250,7 @@ def test_generation_in_chunks_gives_every_prompt_its_own_images(make_config: Mak
 
     prompts = [prepare_multimodal_messages(row["prompt"], images=[row["image"]]) for row in rows]
     whole = trainer._generate(prompts)[1]
+    assert len(set(map(tuple, whole))) > 1, "the completions have to depend on the image"
     for size in (1, 3):
         trainer.args.rollout_batch_size = size
         assert trainer._generate(prompts)[1] == whole

@@ -1,4 +1,4 @@
-"""Another vision-language model through the same entry point: a very small Qwen2.5-VL, built from its config."""
+"""Another vision-language model through the same entry point: a very small Qwen2.5-VL."""
 
 from __future__ import annotations
 
@@ -71,15 +71,11 @@ def qwen_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder)
     image_processor = Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, min_pixels=256, max_pixels=65536)
-    image_only(Qwen2_5_VLProcessor)(image_processor, tokenizer, chat_template=CHAT_TEMPLATE).save_pretrained(
-        folder
-    )
+    image_only(Qwen2_5_VLProcessor)(image_processor, tokenizer, chat_template=CHAT_TEMPLATE).save_pretrained(folder)
     return folder
 
 
-@pytest.mark.skipif(
-    is_torchvision_available(), reason="the checkpoint has no video settings for the stock class"
-)
+@pytest.mark.skipif(is_torchvision_available(), reason="the checkpoint has no video settings for the stock class")
 def test_qwen_trains_through_the_same_entry_point(
     qwen_checkpoint: Path, make_argv: Callable[..., list[str]], tmp_path: Path
 ) -> None:

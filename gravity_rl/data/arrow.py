@@ -39,9 +39,7 @@ def read_parquet(name: str, path: Path, cache_dir: str | None) -> Source:
     _require_columns(columns)
     wanted = [column for column in columns if column in ("image", *TEXT_COLUMNS)]
     try:
-        dataset = datasets.Dataset.from_parquet(
-            glob.escape(str(path.absolute())), cache_dir=cache_dir, columns=wanted
-        )
+        dataset = datasets.Dataset.from_parquet(glob.escape(str(path.absolute())), cache_dir=cache_dir, columns=wanted)
     except (DatasetGenerationError, pa.ArrowInvalid) as error:
         raise SourceError("unreadable Parquet file", shorten(str(error.__cause__ or error), 200)) from error
     source = _from_dataset(name, dataset, path.absolute().parent)
@@ -108,9 +106,7 @@ def _require_columns(columns: Sequence[str]) -> None:
         raise SourceError(f"lacks the column {' and '.join(missing)}", f"it has {', '.join(columns)}")
 
 
-def _image_column(
-    name: str, dataset: datasets.Dataset, folder: Path | None
-) -> tuple[datasets.Dataset, list[Problem]]:
+def _image_column(name: str, dataset: datasets.Dataset, folder: Path | None) -> tuple[datasets.Dataset, list[Problem]]:
     """Return the images in the storage of `datasets.Image`: bytes untouched, paths made absolute."""
     images = dataset.select_columns("image")
     kind = images.features.arrow_schema.field("image").type
@@ -135,9 +131,7 @@ def _image_column(
             try:
                 paths[index] = encode_image(path, folder)["path"]
             except ValueError as error:
-                problems.append(
-                    Problem(name, row, "image", str(error), "" if path is None else shorten(path))
-                )
+                problems.append(Problem(name, row, "image", str(error), "" if path is None else shorten(path)))
         chunks.append(pa.StructArray.from_arrays([contents, pa.array(paths, pa.string())], ["bytes", "path"]))
     # A column of embedded bytes is left as it is, because it is memory-mapped.
     return (image_dataset(pa.chunked_array(chunks)) if resolved else images), problems

@@ -27,9 +27,7 @@ class DataConfig:
     )
     eval_data: list[str] = field(
         default_factory=list,
-        metadata={
-            "help": "Held-out sources, named like the training sources. Evaluated in their natural shares."
-        },
+        metadata={"help": "Held-out sources, named like the training sources. Evaluated in their natural shares."},
     )
     table_weight: float | None = field(
         default=None,
@@ -46,9 +44,7 @@ class DataConfig:
     )
     mixture_size: int | None = field(
         default=None,
-        metadata={
-            "help": "Rows in the training mixture, i.e. in one epoch. Default: the number of usable rows."
-        },
+        metadata={"help": "Rows in the training mixture, i.e. in one epoch. Default: the number of usable rows."},
     )
     max_eval_rows: int | None = field(
         default=None,
@@ -71,8 +67,7 @@ class DataConfig:
     min_pixels: int | None = field(
         default=None,
         metadata={
-            "help": "Images with fewer pixels are scaled up by the processor. "
-            "Default: the checkpoint's setting."
+            "help": "Images with fewer pixels are scaled up by the processor. Default: the checkpoint's setting."
         },
     )
     on_bad_rows: OnBadRows = field(

@@ -44,9 +44,7 @@ class SourceError(Exception):
         self.message, self.detail = message, detail
 
 
-def read_rows(
-    name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], folder: str | Path | None = None
-) -> Source:
+def read_rows(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], folder: str | Path | None = None) -> Source:
     """Make a source of rows in memory, for example of crops that were rendered on the fly.
 
     Args:

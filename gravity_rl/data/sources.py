@@ -25,17 +25,18 @@ def read_sources(specs: Sequence[str], cache_dir: str | None = None) -> tuple[li
     sources: dict[str, Source] = {}
     problems: list[Problem] = []
     for spec in specs:
-        name = spec
         try:
-            for name in _expand(spec):
+            names = _expand(spec)
+        except SourceError as error:
+            problems.append(Problem(spec, None, "source", error.message, error.detail))
+            continue
+        for name in names:
+            try:
                 if name in sources:
                     raise SourceError("listed more than once")
-                source = _read(name, cache_dir)
-                if not source.records and not source.problems:
-                    raise SourceError("holds no rows")
-                sources[name] = source
-        except SourceError as error:
-            problems.append(Problem(name, None, "source", error.message, error.detail))
+                sources[name] = _read(name, cache_dir)
+            except SourceError as error:
+                problems.append(Problem(name, None, "source", error.message, error.detail))
     return list(sources.values()), problems
 
 
@@ -60,6 +61,13 @@ def _is_saved_dataset(path: Path) -> bool:
 
 
 def _read(name: str, cache_dir: str | None) -> Source:
+    source = _read_any(name, cache_dir)
+    if not source.records and not source.problems:
+        raise SourceError("holds no rows")
+    return source
+
+
+def _read_any(name: str, cache_dir: str | None) -> Source:
     path = Path(name).expanduser()
     if path.is_dir():
         return read_saved(name, path, split=None)

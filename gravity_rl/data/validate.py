@@ -6,7 +6,6 @@ ranks receive all problems, so they agree on which rows to use and start-up time
 ranks.
 """
 
-import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,6 @@ from gravity_rl.data.contract import Problem, Record, shorten
 from gravity_rl.data.images import image_problem
 from gravity_rl.data.rows import Source
 from rewards import Score
-
-logger = logging.getLogger(__name__)
 
 Scorer = Callable[[str, str, str], Score]
 T = TypeVar("T")
@@ -73,10 +70,13 @@ def validate_sources(
             `scorer(task, prediction, reference)`.
 
     Raises:
-        ValueError: a completion limit is given without a tokenizer.
+        ValueError: a completion limit is given without a tokenizer, or two sources have the same name.
     """
     if max_completion_length is not None and tokenizer is None:
         raise ValueError("max_completion_length is counted in tokens: pass the tokenizer")
+    place = {source.name: index for index, source in enumerate(sources)}
+    if len(place) < len(sources):
+        raise ValueError("two sources have the same name")
     records = [record for source in sources for record in source.records]
     result = Validation([problem for source in sources for problem in source.problems])
     malformed = result.bad_rows
@@ -92,7 +92,6 @@ def validate_sources(
         found = _gather(list(_score_problems(readable, scorer)))
         result.problems += [problem for problem, is_warning in found if not is_warning]
         result.warnings += [problem for problem, is_warning in found if is_warning]
-    place = {source.name: index for index, source in enumerate(sources)}
     for problems in (result.problems, result.warnings):
         problems.sort(key=lambda problem: (place[problem.source], problem.row or 0))
     return result

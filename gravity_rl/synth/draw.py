@@ -113,9 +113,7 @@ def draw_text(lines: list[str], rng: random.Random, knobs: CropKnobs) -> Drawing
     return Drawing(image, tuple(pen.glyphs))
 
 
-def _column_edges(
-    table: Table, fonts: dict[bool, ImageFont.FreeTypeFont], pad: float, spacing: _Pitch
-) -> list[float]:
+def _column_edges(table: Table, fonts: dict[bool, ImageFont.FreeTypeFont], pad: float, spacing: _Pitch) -> list[float]:
     """Left edge of each column, and the right edge of the last; wide spans widen their last column."""
     minimum = spacing.advance("00", fonts[False]) + 2 * pad
     edges = [0.0]

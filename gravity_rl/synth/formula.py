@@ -8,7 +8,18 @@ from __future__ import annotations
 
 import random
 
-GREEK = ["\\alpha", "\\beta", "\\gamma", "\\delta", "\\theta", "\\lambda", "\\mu", "\\pi", "\\sigma", "\\omega"]
+GREEK = [
+    "\\alpha",
+    "\\beta",
+    "\\gamma",
+    "\\delta",
+    "\\theta",
+    "\\lambda",
+    "\\mu",
+    "\\pi",
+    "\\sigma",
+    "\\omega",
+]
 RELATIONS = ["=", "<", ">", "\\leq", "\\geq", "\\neq"]
 OPERATORS = ["+", "-", "\\times", "\\cdot"]
 BIG = ["\\sum", "\\int"]
@@ -16,7 +27,18 @@ ACCENTS = ["\\hat", "\\bar"]
 FUNCTIONS = ["\\sin", "\\cos", "\\log"]
 #: every LaTeX command that the grammar can emit
 COMMANDS = frozenset(
-    [*GREEK, *RELATIONS[3:], *OPERATORS[2:], *BIG, *ACCENTS, *FUNCTIONS, "\\frac", "\\sqrt", "\\left", "\\right"]
+    [
+        *GREEK,
+        *RELATIONS[3:],
+        *OPERATORS[2:],
+        *BIG,
+        *ACCENTS,
+        *FUNCTIONS,
+        "\\frac",
+        "\\sqrt",
+        "\\left",
+        "\\right",
+    ]
 )
 LETTERS = "abcdefghkmnpqrstuvwxyz"
 

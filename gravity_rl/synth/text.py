@@ -8,7 +8,29 @@ import string
 from gravity_rl.synth.knobs import CropKnobs
 from gravity_rl.synth.split import Split, draw_from_split
 
-_ONSETS = ["b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "st", "tr", "qu"]
+_ONSETS = [
+    "b",
+    "c",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "z",
+    "st",
+    "tr",
+    "qu",
+]
 _VOWELS = ["a", "e", "i", "o", "u", "y", "ea", "ou"]
 _CODAS = ["", "", "", "n", "r", "s", "t", "l", "m", "ck", "x"]
 

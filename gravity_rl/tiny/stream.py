@@ -95,7 +95,12 @@ class CropStream(IterableDataset[dict[str, torch.Tensor]]):
         tokenizer, side = self.processor.tokenizer, 16
         prompts = [
             self.processor.apply_chat_template(
-                [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": PROMPTS[crop.task]}]}],
+                [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image"}, {"type": "text", "text": PROMPTS[crop.task]}],
+                    }
+                ],
                 tokenize=False,
                 add_generation_prompt=True,
             )

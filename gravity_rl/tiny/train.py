@@ -75,7 +75,11 @@ def glyph_loss(image_VH: Tensor, lm_head_NH: Tensor, glyphs_V: Tensor, blank_id:
 
 
 def reading_loss(
-    model: GlmOcrForConditionalGeneration, batch: dict[str, Tensor], plan: TrainPlan, blank_id: int, warm_up: bool
+    model: GlmOcrForConditionalGeneration,
+    batch: dict[str, Tensor],
+    plan: TrainPlan,
+    blank_id: int,
+    warm_up: bool,
 ) -> tuple[Tensor, dict[str, float]]:
     """Next-token loss on the labels, plus the vision warm-up loss; and both as numbers."""
     inputs = {name: value for name, value in batch.items() if name not in ("labels", "glyphs")}
@@ -127,7 +131,12 @@ def train_stages(
                 if step % plan.log_every == 0 or step == total:
                     count = step % plan.log_every or plan.log_every
                     means = {name: round(value / count, 4) for name, value in sums.items()}
-                    row = {"stage": stage, "step": step, **means, "seconds": round(time.monotonic() - started)}
+                    row = {
+                        "stage": stage,
+                        "step": step,
+                        **means,
+                        "seconds": round(time.monotonic() - started),
+                    }
                     curve.write(json.dumps(row) + "\n")
                     curve.flush()
                     bar.set_postfix(means)

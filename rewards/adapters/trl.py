@@ -25,9 +25,7 @@ class OCRReward:
         self.config = config or RewardConfig()
         self.__name__ = "ocr_reward"  # the name of TRL's metrics for this reward
 
-    def scores(
-        self, completions: Sequence[Completion], task: Sequence[str], reference: Sequence[str]
-    ) -> list[Score]:
+    def scores(self, completions: Sequence[Completion], task: Sequence[str], reference: Sequence[str]) -> list[Score]:
         """The score of each completion, with its parts. Raises what `rewards.score` raises."""
         samples = zip(task, map(completion_text, completions), reference, strict=True)
         return [score(name, text, wanted, self.config) for name, text, wanted in samples]
@@ -61,8 +59,7 @@ def completion_text(completion: Completion) -> str:
         return completion
     contents = (message["content"] for message in completion)
     return "".join(
-        content if isinstance(content, str) else "".join(block["text"] for block in content)
-        for content in contents
+        content if isinstance(content, str) else "".join(block["text"] for block in content) for content in contents
     )
 
 
