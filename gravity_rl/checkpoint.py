@@ -70,7 +70,7 @@ class AtomicCheckpointMixin(GRPOTrainer):
         Raises:
             CheckpointError: a checkpoint could not be written.
         """
-        if self.accelerator.is_main_process:
+        if self.args.should_save:
             clean_run_directory(Path(self.args.output_dir))
         self.accelerator.wait_for_everyone()
         self._accumulators.checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -139,7 +139,7 @@ class AtomicCheckpointMixin(GRPOTrainer):
             (staging / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
         self._publish(final, write, seal)
-        if self.accelerator.is_main_process:
+        if self.args.should_save:
             self._rotate()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(final))
@@ -151,7 +151,7 @@ class AtomicCheckpointMixin(GRPOTrainer):
         staging = final.parent / STAGING / final.name
 
         def commit() -> None:
-            if self.accelerator.is_main_process:
+            if self.args.should_save:
                 if seal is not None:
                     seal(staging)
                 _commit(staging, final)

@@ -57,10 +57,15 @@ def render(out: Path, size: DemoSize, seed: int) -> tuple[Path, Path]:
 
 
 def training_command(out: Path, train: Path, heldout: Path, size: DemoSize, seed: int) -> list[str]:
-    """The command line of the main job."""
+    """The command line of the main job.
+
+    One torch thread is enough for so small a model, gives the same result whatever the number of cores, and does not
+    suffer from other programs.
+    """
     script = Path(gravity_rl.__file__).with_name("train.py")
     return [
-        sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu", str(script),
+        sys.executable, "-m", "accelerate.commands.launch",
+        "--num_processes", "1", "--num_cpu_threads_per_process", "1", "--cpu", str(script),
         "--config", str(resource_dir("configs") / "tiny_cpu.yaml"),
         "--output_dir", str(out), "--train_data", str(train), "--eval_data", str(heldout),
         "--max_steps", str(size.steps), "--seed", str(seed),

@@ -7,6 +7,7 @@ exit status is the shell's convention, 128 + signal number: 143 for SIGTERM, 130
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -24,6 +25,8 @@ from gravity_rl.launcher import launchers
 
 if TYPE_CHECKING:
     from gravity_rl.checkpoint import AtomicCheckpointMixin
+
+logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SECOND_INTERRUPT_SECONDS = 2.0
@@ -85,6 +88,15 @@ class StopOnSignalCallback(TrainerCallback):
             return
         self.stopped_by = signal.Signals(number)
         control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.stopped_by is not None and state.is_world_process_zero:
+            logger.warning(
+                "%s: stopped after step %d of %d; continue with --resume_from_checkpoint latest",
+                self.stopped_by.name,
+                state.global_step,
+                state.max_steps,
+            )
 
     def _agreed(self) -> int:
         """The signal that any rank has received, the same on all ranks; 0 for none."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import torch
-from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
 from gravity_rl.parsing import ConfigError
@@ -73,7 +73,8 @@ def missing_processes(command: list[str], gpus: int) -> int:
         ConfigError: see :func:`start_missing_processes`.
     """
     arguments = launch_command_parser().parse_args(command[1:] if command[:1] == ["launch"] else command)
-    config = load_config_from_file(arguments.config_file) if arguments.config_file else None
+    file = arguments.config_file or (None if arguments.cpu else default_config_file)
+    config = load_config_from_file(file) if file is not None and Path(file).is_file() else None
     count = arguments.num_processes or getattr(config, "num_processes", None) or 1
     machines = arguments.num_machines or getattr(config, "num_machines", None) or 1
     on_cpu = arguments.cpu or getattr(config, "use_cpu", False) or gpus == 0

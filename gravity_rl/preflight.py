@@ -1,4 +1,4 @@
-"""Does the arithmetic of batches, processes and checkpoints work out? If not, which values would do.
+"""Does the arithmetic of batches, processes and checkpoints work out? If not, which values would do?
 
 Runs with every start, before data or model are touched. TRL checks some of this later and names no way out.
 """
@@ -12,6 +12,13 @@ from gravity_rl.parsing import ConfigError
 
 if TYPE_CHECKING:
     from gravity_rl.config import GravityConfig
+
+# Settings under which a resumed run would not be the same run, and why.
+_NOT_RESUMABLE = {
+    "save_only_model": "the optimizer would start anew",
+    "ignore_data_skip": "it would see the first rows of the epoch again",
+    "sync_ref_model": "checkpoints do not hold the reference model, which would be the start checkpoint again",
+}
 
 
 def check_batch_arithmetic(config: GravityConfig, world_size: int) -> None:
@@ -115,6 +122,17 @@ def _check_boundaries(config: GravityConfig, micro_batches: int) -> None:
                 "batch serves; a checkpoint in between would lose the completions that are still to be used. "
                 f"What would work: {name} {_either(_nearest_multiples(value, every))}"
             )
+
+
+def check_resumable(config: GravityConfig) -> None:
+    """Check that a run can be continued from its checkpoints.
+
+    Raises:
+        ConfigError: a setting would make the resumed run another one.
+    """
+    for name, why in _NOT_RESUMABLE.items():
+        if config.as_given[name]:
+            raise ConfigError(f"{name}: {config.as_given[name]!r} is not supported: after resuming, {why}")
 
 
 def check_prompt_count(rows: int, config: GravityConfig) -> None:

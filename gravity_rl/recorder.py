@@ -140,9 +140,12 @@ class _MetricsCallback(TrainerCallback):
 
 
 def gist(metrics: Mapping[str, Any]) -> str:
-    """The few metrics of a step that tell whether a run goes well, on one line."""
+    """The few metrics of a step that tell whether a run goes well, on one line.
+
+    A step that uses a generation again has no rewards of its own.
+    """
     tasks = [f"{task} {metrics[key]:.3f}" for task in TASKS if metrics.get(key := f"rewards/{task}/mean") is not None]
-    parts = [f"reward {metrics['reward']:.3f} ({', '.join(tasks)})"]
+    parts = [f"reward {metrics['reward']:.3f} ({', '.join(tasks)})"] if metrics.get("reward") is not None else []
     parts += [
         f"{label} {metrics[name]:{form}}"
         for label, name, form in (

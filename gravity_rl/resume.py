@@ -170,18 +170,20 @@ def _require_last(output_dir: Path, checkpoint: Path) -> None:
         )
 
 
-def check_settings(checkpoint: Path, settings: Mapping[str, Any]) -> None:
+def check_settings(checkpoint: Path, settings: Mapping[str, Any], world_size: int) -> None:
     """Refuse to continue a run under settings that would have given another run.
 
     Args:
         checkpoint: a complete checkpoint.
         settings: what decides the course of the run that is about to start, JSON types only.
+        world_size: its number of processes, which decides the batch and the random numbers.
 
     Raises:
         ConfigError: listing every setting that differs.
     """
-    before = read_manifest(checkpoint)["settings"]
-    now = json.loads(json.dumps(settings))
+    manifest = read_manifest(checkpoint)
+    before = manifest["settings"] | {"processes": manifest["world_size"]}
+    now = json.loads(json.dumps(settings)) | {"processes": world_size}
     differing = [
         f"  {name}: {before.get(name, '(unset)')!r} in the checkpoint, {now.get(name, '(unset)')!r} now"
         for name in sorted({*before, *now})

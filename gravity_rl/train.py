@@ -35,7 +35,7 @@ from gravity_rl.evaluate import evaluate, format_results, load_split
 from gravity_rl.launcher import start_missing_processes
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
-from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count
+from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count, check_resumable
 from gravity_rl.recorder import RunDirectory, write_json
 from gravity_rl.resume import check_settings, hold_run_directory, resolve_resume
 from gravity_rl.trainer import GravityTrainer, RewardError, load_reward_functions
@@ -55,6 +55,7 @@ def train(config: RunConfig) -> int:
     """
     training = config.training
     check_batch_arithmetic(training, training.world_size)
+    check_resumable(training)
     check_optimizer(training)
     set_seed(training.seed)
     is_main = training.process_index == 0
@@ -74,7 +75,7 @@ def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
     training = config.training
     checkpoint = resolve_resume(training.output_dir, training.resume_from_checkpoint)
     if checkpoint is not None:
-        check_settings(checkpoint, config.course())
+        check_settings(checkpoint, config.course(), training.world_size)
     training.distributed_state.wait_for_everyone()  # all have looked before one writes
     trainer, held_out = build_trainer(config, run)
     check_sharding(trainer, held_out)

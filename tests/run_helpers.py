@@ -20,12 +20,13 @@ from typing import Any
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["gravity_rl.train"])
 
+TIMEOUT = 300.0  # seconds; a run takes a few, but the machine may be busy
 TIMINGS = ("step_time",)
 SETTINGS: dict[str, Any] = {
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 2,
     "num_generations": 4,
-    "max_completion_length": 48,
+    "max_completion_length": 24,
     "max_steps": 6,
     "save_steps": 2,
     "learning_rate": 1e-3,
@@ -72,7 +73,7 @@ class Run:
         self.process = CONTEXT.Process(target=_run, args=(argv, str(log), event, rank or {}, scripted))
         self.process.start()
 
-    def wait(self, timeout: float = 120.0) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         """Exit status; the negative signal number if a signal ended the process."""
         self.process.join(timeout)
         if self.process.exitcode is None:
@@ -103,6 +104,15 @@ def start_ranks(
         )
         for rank in range(count)
     ]
+
+
+def wait_all(runs: list[Run]) -> list[int]:
+    """Exit statuses of the processes of one distributed run; none of them outlives a timeout."""
+    try:
+        return [run.wait() for run in runs]
+    finally:
+        for run in runs:
+            run.process.kill()
 
 
 def _run(argv: list[str], log: str, event: Event | None, rank: dict[str, str], scripted: bool) -> None:

@@ -228,7 +228,7 @@ def fake_checkpoint(output_dir: Path, step: int, settings: dict[str, Any] | None
     folder = output_dir / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"x" * 10)
-    manifest = {"global_step": step, "settings": settings or {}, "files": {"weights": 10}}
+    manifest = {"global_step": step, "world_size": 2, "settings": settings or {}, "files": {"weights": 10}}
     (folder / "resume.json").write_text(json.dumps(manifest))
     return folder
 
@@ -303,12 +303,13 @@ def test_new_run_needs_an_unused_directory(tmp_path: Path) -> None:
 
 def test_differing_settings_are_listed(tmp_path: Path) -> None:
     checkpoint = fake_checkpoint(tmp_path, 2, {"seed": 1, "beta": 0.5, "betas": [1, 2], "gone": None})
-    check_settings(checkpoint, {"seed": 1, "beta": 0.5, "betas": (1, 2), "gone": None})
+    check_settings(checkpoint, {"seed": 1, "beta": 0.5, "betas": (1, 2), "gone": None}, world_size=2)
     with pytest.raises(ConfigError) as failure:
-        check_settings(checkpoint, {"seed": 2, "beta": 0.5, "betas": (1, 2), "new": "x"})
+        check_settings(checkpoint, {"seed": 2, "beta": 0.5, "betas": (1, 2), "new": "x"}, world_size=1)
     assert "seed: 1 in the checkpoint, 2 now" in str(failure.value)
     assert "new: '(unset)' in the checkpoint, 'x' now" in str(failure.value)
-    assert "beta" not in str(failure.value).replace("betas", "")
+    assert "processes: 2 in the checkpoint, 1 now" in str(failure.value)
+    assert "beta" not in str(failure.value)
 
 
 def test_run_directory_is_held_by_one_process(tmp_path: Path) -> None:

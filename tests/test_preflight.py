@@ -162,6 +162,12 @@ def test_entry_point_explains_before_trl_does(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["save_only_model", "ignore_data_skip", "sync_ref_model"])
+def test_settings_that_would_break_resuming(name: str, make_argv: MakeArgv, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(make_argv(**{name: True})) == 2
+    assert f"error: {name}: True is not supported: after resuming, " in capsys.readouterr().err
+
+
 def test_dry_run_reports_and_leaves_nothing(
     make_argv: MakeArgv, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from conftest import Crops
-from run_helpers import Run, arguments, metrics_without_timings, start_ranks
+from run_helpers import Run, arguments, metrics_without_timings, start_ranks, wait_all
 from safetensors.numpy import load_file
 
 from gravity_rl import train
@@ -27,34 +27,36 @@ from gravity_rl.parsing import ConfigError
 from gravity_rl.resume import complete_checkpoints, read_manifest
 
 # Twelve completions a step: three groups of four. Of two processes, the first has one and a half of them.
-ONE = {"per_device_train_batch_size": 6, "max_steps": 4}
-TWO = {"per_device_train_batch_size": 3, "max_steps": 4}
+ONE = {"per_device_train_batch_size": 6}
+TWO = {"per_device_train_batch_size": 3}
 
 
 class Place:
     """A folder in which runs on the same data take place, by one process or by two."""
 
-    def __init__(self, folder: Path, model: Path, data: Path):
-        self.folder, self.model, self.data = folder, model, data
+    def __init__(self, folder: Path, model: Path, crops: Crops):
+        self.folder, self.model = folder, model
+        self.train, self.held_out = crops.train, crops.held_out
 
     def argv(self, name: str, **settings: Any) -> list[str]:
-        return arguments(self.model, self.data, self.folder / name, **settings)
+        settings = {"max_steps": 4, "eval_data": self.held_out} | settings
+        return arguments(self.model, self.train, self.folder / name, **settings)
 
     def two(self, name: str, **options: Any) -> list[Run]:
         settings = options.pop("settings", {})
-        return start_ranks(self.argv(name, **(TWO | settings)), self.folder / f"{name}.log", 2, **options)
+        return start_ranks(self.argv(name, **TWO, **settings), self.folder / f"{name}.log", 2, **options)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, crops: Crops) -> Place:
-    return Place(tmp_path_factory.mktemp("processes"), tiny_checkpoint, crops.train)
+    return Place(tmp_path_factory.mktemp("processes"), tiny_checkpoint, crops)
 
 
 @pytest.fixture(scope="module")
 def two(place: Place) -> Path:
     """An uninterrupted run of two processes."""
     runs = place.two("two")
-    assert [run.wait() for run in runs] == [0, 0], runs[0].output() + runs[1].output()
+    assert wait_all(runs) == [0, 0], runs[0].output() + runs[1].output()
     hashes = [re.findall(r"weights of rank \d of 2: (\w+)", run.output()) for run in runs]
     assert len(hashes[0]) == 1 and hashes[0] == hashes[1]
     return place.folder / "two"
@@ -71,6 +73,11 @@ def test_same_batches_as_one_process(place: Place, two: Path) -> None:
         for column in ("step", "id", "task", "prompt_id", "reference"):
             assert alone[column] == shared[column]
         assert shared["prompt_id"] == [0] * 4 + [1] * 4 + [2] * 4
+    alone, shared = (
+        json.loads((folder / "evaluation" / "before.json").read_text()) for folder in (place.folder / "one", two)
+    )
+    assert shared["greedy"]["all"]["crops"] == alone["greedy"]["all"]["crops"] == 6
+    assert shared["greedy"]["all"]["reward"] == pytest.approx(alone["greedy"]["all"]["reward"], abs=1e-3)
 
 
 def test_one_copy_of_each_log(two: Path) -> None:
@@ -99,7 +106,7 @@ def test_same_completions_give_the_same_weights(place: Place) -> None:
     one = Run(place.argv("scripted_one", **ONE), place.folder / "scripted_one.log", scripted=True)
     assert one.wait() == 0, one.output()
     runs = place.two("scripted_two", scripted=True)
-    assert [run.wait() for run in runs] == [0, 0], runs[0].output()
+    assert wait_all(runs) == [0, 0], runs[0].output()
     start = load_file(place.model / "model.safetensors")
     alone, shared = (
         load_file(place.folder / name / "final" / "model.safetensors") for name in ("scripted_one", "scripted_two")
@@ -119,11 +126,11 @@ def test_same_completions_give_the_same_weights(place: Place) -> None:
 
 def test_signal_to_one_process_stops_both_and_resumes_exactly(place: Place, two: Path) -> None:
     runs = place.two("stopped", events={1: ("_calculate_rewards", 2, signal.SIGTERM)})
-    assert [run.wait() for run in runs] == [143, 143], runs[0].output()
+    assert wait_all(runs) == [143, 143], runs[0].output()
     stopped = place.folder / "stopped"
     assert [path.name for path in complete_checkpoints(stopped)] == ["checkpoint-2", "checkpoint-3"]
     runs = place.two("stopped", settings={"resume_from_checkpoint": "latest"})
-    assert [run.wait() for run in runs] == [0, 0], runs[0].output()
+    assert wait_all(runs) == [0, 0], runs[0].output()
     assert metrics_without_timings(stopped) == metrics_without_timings(two)
     assert steps(stopped) == steps(two)
     weights = Path("final") / "model.safetensors"
@@ -133,7 +140,7 @@ def test_signal_to_one_process_stops_both_and_resumes_exactly(place: Place, two:
 def test_failed_write_of_one_process_fails_the_save(place: Place) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     runs = place.two("full", events={1: ("_save_rng_state", 4, full)})
-    assert [run.wait() for run in runs] == [2, 2], runs[0].output()
+    assert wait_all(runs) == [2, 2], runs[0].output()
     full_disk = place.folder / "full"
     assert "rank 1 failed, see its message" in runs[0].output()
     assert "No space left on device" in runs[1].output()
@@ -151,7 +158,7 @@ def test_accelerate_launch_on_cpu(place: Place) -> None:
     command = [launcher, "launch", "--num_processes", "2", "--cpu", script]
     with (place.folder / "launched.log").open("w") as log:
         process = subprocess.Popen(
-            [*command, *place.argv("launched", **(TWO | {"max_steps": 300, "save_steps": 300}))],
+            [*command, *place.argv("launched", **TWO, max_steps=300, save_steps=300)],
             stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         deadline = time.monotonic() + 500  # the packages are imported four times in all

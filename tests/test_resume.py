@@ -91,6 +91,7 @@ def test_sigterm_saves_the_step_and_exits(uninterrupted: Path, place: Place) -> 
     run = place.launch("terminated", event=("_calculate_rewards", 2, signal.SIGTERM))
     assert run.wait() == 143, run.output()
     assert "SIGTERM: the run stops with a checkpoint" in run.output()
+    assert "SIGTERM: stopped after step 3 of 6; continue with --resume_from_checkpoint latest" in run.output()
     folder = place.folder / "terminated"
     assert [path.name for path in complete_checkpoints(folder)] == ["checkpoint-2", "checkpoint-3"]
     assert not (folder / "final").exists()
