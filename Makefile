@@ -11,6 +11,7 @@ DEMO_FLAGS ?=
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): a few minutes and about 2 GB (more with a CUDA build of torch)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,dev]"

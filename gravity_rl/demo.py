@@ -11,12 +11,15 @@ import argparse
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import gravity_rl
 from gravity_rl.evaluate import ALL_TASKS, format_results
@@ -65,11 +68,25 @@ def training_command(out: Path, train: Path, heldout: Path, size: DemoSize, seed
     script = Path(gravity_rl.__file__).with_name("train.py")
     return [
         sys.executable, "-m", "accelerate.commands.launch",
-        "--num_processes", "1", "--num_cpu_threads_per_process", "1", "--cpu", str(script),
+        "--num_processes", "1", "--num_machines", "1", "--num_cpu_threads_per_process", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "--cpu", str(script),
         "--config", str(resource_dir("configs") / "tiny_cpu.yaml"),
         "--output_dir", str(out), "--train_data", str(train), "--eval_data", str(heldout),
         "--max_steps", str(size.steps), "--seed", str(seed),
     ]  # fmt: skip
+
+
+def run_to_the_end(command: Sequence[str]) -> int:
+    """Runs a command and returns its exit status; whatever ends the wait ends all of its processes, too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with subprocess.Popen(command) as launcher:
+        try:
+            return launcher.wait()
+        except BaseException:
+            # accelerate does not pass signals on to the trainer.
+            for process in psutil.Process(launcher.pid).children(recursive=True):
+                process.terminate()
+            raise
 
 
 def rise(before: dict[str, Any], after: dict[str, Any], decoding: str, task: str) -> float:
@@ -119,10 +136,11 @@ def verdict(out: Path, size: DemoSize, *, control: bool) -> int:
     print(f"The model improved: sampled {gain:+.3f}, greedy {rise(before, after, 'greedy', ALL_TASKS):+.3f}.")
     print(
         "\nTry next:\n"
-        f"  {Path(sys.executable).name} -m gravity_rl.demo --shuffle-rewards   # the control: must not improve\n"
-        "  tensorboard --logdir runs                        # every component of the reward, by task\n"
-        "  your own crops: docs/DATA.md, then --dry_run     # checks the data and one whole step\n"
-        "  configs/one_gpu.yaml, configs/gravity_16xh100.yaml for a real model"
+        "  . .venv/bin/activate                                # where make demo has installed everything\n"
+        "  python -m gravity_rl.demo --shuffle-rewards         # the control: must not improve\n"
+        f"  tensorboard --logdir {out}    # every component of the reward, by task\n"
+        "  your own crops: docs/DATA.md, then --dry_run        # checks the data and one whole step\n"
+        "  configs/one_gpu.yaml, configs/gravity_16xh100.yaml  # for a real model"
     )
     return 0
 
@@ -146,10 +164,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.shuffle_rewards:
         command += ["--shuffle_rewards", "true"]
     print(f"\n$ {shlex.join(command)}\n", flush=True)
-    finished = subprocess.run(command, check=False)
-    if finished.returncode:
-        print(f"FAILED: training ended with status {finished.returncode}", file=sys.stderr)
-        return finished.returncode
+    status = run_to_the_end(command)
+    if status:
+        print(f"FAILED: training ended with status {status}", file=sys.stderr)
+        return status
     return verdict(args.out, size, control=args.shuffle_rewards)
 
 

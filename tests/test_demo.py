@@ -1,7 +1,11 @@
 """The demo's verdict and the page of a run."""
 
 import copy
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 
 from gravity_rl.demo import FULL, SHORT, main, shortfalls, training_command
@@ -74,3 +78,23 @@ def test_curves_are_drawn_for_every_task_that_was_logged():
     assert drawing.rstrip().endswith("</svg>")
     assert "http://www.w3.org/2000/svg" in drawing
     assert reward_curves([{"step": 1}]).startswith("<svg")
+
+
+def test_ending_the_demo_ends_the_trainer_below_the_launcher(tmp_path):
+    """SIGTERM to the demo: the launcher's child, which no signal reaches by itself, is gone too."""
+    pid_file = tmp_path / "trainer.pid"
+    trainer = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {trainer!r}])"
+    demo = (
+        f"import sys; from gravity_rl.demo import run_to_the_end; run_to_the_end([sys.executable, '-c', {launcher!r}])"
+    )
+    with subprocess.Popen([sys.executable, "-c", demo]) as process:
+        deadline = time.monotonic() + 60
+        while not (pid_file.is_file() and pid_file.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        started = psutil.Process(int(pid_file.read_text()))
+        process.terminate()
+        assert process.wait() == 143
+    psutil.wait_procs([started], timeout=10)
+    assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE
