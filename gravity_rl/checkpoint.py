@@ -2,7 +2,7 @@
 
 The stock trainer writes into ``checkpoint-N`` file by file, so that a kill or a full disk leaves half a
 checkpoint under the name of a whole one. Here every rank writes into ``.staging/checkpoint-N``; once all are
-done, the files are flushed, listed with their sizes in ``resume.json``, and the folder is renamed.
+done, the files are flushed, listed with size and checksum in ``resume.json``, and the folder is renamed.
 :mod:`gravity_rl.resume` reads that list to choose a checkpoint.
 
 ``resume.json`` also holds what the stock checkpoint lacks for exact resumption: the metrics and losses
@@ -27,7 +27,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from gravity_rl.interrupt import StopOnSignalCallback
-from gravity_rl.resume import MANIFEST, STAGING, clean_run_directory, complete_checkpoints, read_manifest
+from gravity_rl.manifest import MANIFEST, file_entry, read_manifest
+from gravity_rl.resume import STAGING, clean_run_directory, complete_checkpoints
 
 # What a full disk raises: Python an OSError, torch.save a RuntimeError, safetensors its own error.
 WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
@@ -70,10 +71,11 @@ class AtomicCheckpointMixin(GRPOTrainer):
         Raises:
             CheckpointError: a checkpoint could not be written.
         """
+        checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         if self.args.should_save:
-            clean_run_directory(Path(self.args.output_dir))
+            clean_run_directory(Path(self.args.output_dir), checkpoint)
         self.accelerator.wait_for_everyone()
-        self._accumulators.checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        self._accumulators.checkpoint = checkpoint
         with self.stop_on_signal.listening():
             output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
             self.accelerator.wait_for_everyone()  # a launcher terminates the others when the first one exits
@@ -134,7 +136,7 @@ class AtomicCheckpointMixin(GRPOTrainer):
                 "losses": losses,
                 "last_logged_step": self._globalstep_last_logged,
                 "metrics": self._metrics["train"],
-                "files": {str(path.relative_to(staging)): path.stat().st_size for path in _files(staging)},
+                "files": {str(path.relative_to(staging)): file_entry(path) for path in _files(staging)},
             }
             (staging / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 

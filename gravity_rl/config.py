@@ -9,7 +9,8 @@ its configuration. ``docs/CONFIG.md`` lists the settings that matter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -26,6 +27,26 @@ from rewards import RewardConfig
 
 ROLLOUT_ENGINES = ("transformers",)
 OCR_REWARD = "ocr"
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")  # as in TRL's loss
+SCALE_REWARDS = ("group", "batch", "none", True, False)
+
+_Limit = tuple[Callable[[float], bool], str]
+_POSITIVE: _Limit = (lambda value: 0 < value < math.inf, "a positive number")
+_NOT_NEGATIVE: _Limit = (lambda value: 0 <= value < math.inf, "a finite number that is not negative")
+_AT_LEAST_1: _Limit = (lambda value: value >= 1, "at least 1")
+# What a setting must be, unless it is unset.
+_LIMITS: dict[str, _Limit] = {
+    **dict.fromkeys(["rollout_batch_size", "evaluation_batch_size", "max_completion_length", "save_total_limit"],
+                    _AT_LEAST_1),
+    **dict.fromkeys(["temperature", "repetition_penalty", "save_steps", "logging_steps", "num_train_epochs"],
+                    _POSITIVE),
+    **dict.fromkeys(["learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "top_k", "evaluation_seed",
+                     "dataloader_num_workers"], _NOT_NEGATIVE),
+    "max_steps": (lambda value: value > 0 or value == -1, "at least 1, or -1 to train for num_train_epochs"),
+    "top_p": (lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
+    "min_p": (lambda value: 0 <= value <= 1, "between 0 and 1"),
+    "seed": (lambda value: 0 <= value < 2**32, "between 0 and 2**32 - 1"),
+}  # fmt: skip
 
 _SECRETS = ("hub_token",)
 _OF_ONE_LAUNCH = ("dry_run", "resume_from_checkpoint")  # say how a run is started, not what it is
@@ -139,14 +160,33 @@ class GravityConfig(GRPOConfig):
             raise ConfigError(f"rollout: {self.rollout!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}")
         if not self.output_dir:
             raise ConfigError("output_dir is empty: name the folder that the run is written to")
-        for name in ("rollout_batch_size", "evaluation_batch_size", "max_completion_length"):
+        for name, (is_within, expected) in _LIMITS.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: {value} must be at least 1")
+            if value is not None and not is_within(value):
+                raise ConfigError(f"{name}: {value} must be {expected}")
+        if self.epsilon_high is not None and not self.epsilon_high >= self.epsilon:
+            raise ConfigError(f"epsilon_high: {self.epsilon_high} must be at least epsilon, which is {self.epsilon}")
+        for name, values in (("loss_type", LOSS_TYPES), ("scale_rewards", SCALE_REWARDS)):
+            value = getattr(self, name)
+            if value not in values:
+                raise ConfigError(f"{name}: {value!r} is unknown; choose one of {', '.join(map(str, values))}")
+        self._check_rewards()
+
+    def _check_rewards(self) -> None:
         if not self.reward_functions:
             raise ConfigError("reward_functions is empty: name at least one, for example `ocr`")
         if len(set(self.reward_functions)) < len(self.reward_functions):
             raise ConfigError(f"reward_functions names a function twice: {', '.join(self.reward_functions)}")
+        weights = self.reward_weights
+        if weights is None:
+            return
+        if len(weights) != len(self.reward_functions):
+            raise ConfigError(
+                f"reward_weights: {len(weights)} weights for {len(self.reward_functions)} reward_functions; "
+                "give one for each"
+            )
+        if not all(map(math.isfinite, weights)):
+            raise ConfigError(f"reward_weights: {weights} must be finite numbers")
 
 
 @dataclass

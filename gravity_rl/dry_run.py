@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
+from gravity_rl.resume import make_output_directory
+
 if TYPE_CHECKING:
     from gravity_rl.config import GravityConfig
     from gravity_rl.trainer import GravityTrainer
@@ -42,17 +44,21 @@ def scratch_directory(config: GravityConfig) -> Iterator[Path]:
     Yields:
         The folder, to which ``config.output_dir`` points meanwhile. It is removed afterwards, and so is an
         ``output_dir`` that did not exist before.
+
+    Raises:
+        ConfigError: ``output_dir`` cannot be created or written to.
     """
     output_dir, report_to = Path(str(config.output_dir)), config.report_to
-    existed = output_dir.is_dir()
+    is_main = config.distributed_state.is_main_process
+    is_new = is_main and make_output_directory(output_dir)
     config.output_dir, config.report_to = str(output_dir / SCRATCH), []
     try:
         yield output_dir / SCRATCH
     finally:
         config.distributed_state.wait_for_everyone()
-        if config.distributed_state.is_main_process:
+        if is_main:
             shutil.rmtree(output_dir / SCRATCH, ignore_errors=True)
-            if not existed and output_dir.is_dir():
+            if is_new:
                 output_dir.rmdir()
         config.output_dir, config.report_to = str(output_dir), report_to
 

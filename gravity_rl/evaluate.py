@@ -27,6 +27,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
+from tqdm import tqdm
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from trl.data_utils import prepare_multimodal_messages
 
@@ -145,7 +146,8 @@ def _batches(
     processor: Any, dataset: Dataset, rows: Sequence[int], batch_size: int, template_kwargs: dict[str, Any]
 ) -> Iterator[tuple[list[int], Any]]:
     """Dataset positions and model inputs of each batch."""
-    for start in range(0, len(rows), batch_size):
+    starts = range(0, len(rows), batch_size)
+    for start in tqdm(starts, desc="reading held-out crops", unit="batch", disable=not PartialState().is_main_process):
         batch = list(rows[start : start + batch_size])
         prompts = [
             prepare_multimodal_messages(example["prompt"], images=[example["image"]])
@@ -225,6 +227,21 @@ class EvaluateConfig:
     bf16: bool = field(default=False, metadata={"help": "Run the forward in bfloat16 mixed precision."})
     use_cpu: bool = field(default=False, metadata={"help": "Use the CPU even where there is a GPU."})
 
+    def __post_init__(self) -> None:
+        if not self.output_dir:
+            raise ConfigError("output_dir is empty: name the folder that the result is written to")
+        for name, least in (("max_completion_length", 1), ("evaluation_batch_size", 1), ("evaluation_seed", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}: {getattr(self, name)} must be at least {least}")
+
+
+def _folder(name: str) -> Path:
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir: {name} cannot be made a folder: {error.strerror}") from error
+    return Path(name)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
@@ -239,10 +256,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
         dataset = load_split(data, split="eval", seed=run.evaluation_seed)
         model = load_model(folder, model_args).to(state.device)
+        output = _folder(run.output_dir)
     except (ConfigError, DataError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    output = Path(run.output_dir)
     result = evaluate(
         model,
         processor,

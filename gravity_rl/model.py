@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from jinja2 import TemplateError
+from PIL import Image
+from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, PreTrainedModel, ProcessorMixin
 
 from gravity_rl.config import ModelArguments
@@ -68,8 +71,8 @@ def load_ocr_processor(folder: Path, *, min_pixels: int | None = None, max_pixel
         max_pixels: images with more pixels are scaled down; None keeps the checkpoint's setting.
 
     Raises:
-        ModelError: the checkpoint has no image processor or no chat template, or the image processor has no
-            pixel budget to set.
+        ModelError: the checkpoint has no image processor or no working chat template, or the image processor
+            has no pixel budget to set.
     """
     try:
         processor = load_processor(folder)
@@ -82,10 +85,24 @@ def load_ocr_processor(folder: Path, *, min_pixels: int | None = None, max_pixel
         )
     if not processor.chat_template:
         raise ModelError(f"{folder} has no chat template (chat_template.jinja), so prompts cannot be rendered")
+    _check_chat_template(folder, processor)
     processor.tokenizer.padding_side = "left"
     if min_pixels is not None or max_pixels is not None:
         _set_pixel_budget(processor.image_processor, min_pixels, max_pixels)
     return processor
+
+
+def _check_chat_template(folder: Path, processor: Any) -> None:
+    """Render a prompt of one image, which must reach the model as image tokens."""
+    content = [{"type": "image", "image": Image.new("RGB", (224, 224))}, {"type": "text", "text": "Read."}]
+    try:
+        inputs = processor.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+    except (TemplateError, ValueError, TypeError, LookupError) as error:
+        raise ModelError(f"{folder}: the chat template does not render a prompt with an image: {error}") from error
+    if processor.image_token_id not in inputs["input_ids"][0]:
+        raise ModelError(f"{folder}: the chat template drops the image of a prompt: it emits no image token")
 
 
 def _set_pixel_budget(image_processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
@@ -105,13 +122,14 @@ def load_model(folder: Path, args: ModelArguments) -> PreTrainedModel:
     """The policy in the configured precision.
 
     Raises:
-        ModelError: the weights are missing or the architecture does not read images.
+        ModelError: the weights are missing, damaged or of another shape, or the architecture does not read
+            images.
     """
     dtype = args.dtype if args.dtype == "auto" else getattr(torch, args.dtype)
     kwargs = {} if args.attn_implementation is None else {"attn_implementation": args.attn_implementation}
     try:
         model = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, **kwargs)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{folder}: the model does not load: {error}") from error
     return model
 

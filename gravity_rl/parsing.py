@@ -29,6 +29,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # a list or mapping, which the base class refuses
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in seen:
                 raise ConfigError(f"{self.name}: key {key!r} is set twice, on lines {seen[key]} and {line}")
@@ -47,7 +49,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
             values = yaml.load(stream, Loader=_UniqueKeyLoader)
     except OSError as error:
         raise ConfigError(f"cannot read the configuration file {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except ConfigError:
+        raise
+    except RecursionError as error:
+        raise ConfigError(f"{path} is not valid YAML: it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not valid UTF-8: {error}") from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # the latter: a wrong !!type or date
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, not {type(values).__name__}")

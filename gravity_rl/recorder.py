@@ -2,24 +2,21 @@
 
 Rollouts are data: every completion with its reward and the components of it, so that a run can be inspected,
 mined and re-scored without a model. Only the main process writes; every file appears under its name complete
-or not at all. ``python -m gravity_rl.recorder rescore RUN`` recomputes every recorded OCR reward and
-compares. ``docs/RUN_DIRECTORY.md`` describes the files.
+or not at all. ``docs/RUN_DIRECTORY.md`` describes the files.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import logging
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.tensorboard import SummaryWriter
@@ -29,8 +26,7 @@ from transformers.integrations import TensorBoardCallback
 from gravity_rl.data.contract import TASKS
 from gravity_rl.environment import describe_environment
 from gravity_rl.metrics import Rollout
-from gravity_rl.parsing import ConfigError, read_yaml
-from rewards import RewardConfig, score
+from gravity_rl.parsing import ConfigError
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_ROLLOUT_FILE = re.compile(r"step_(\d+)\.parquet")
 ROLLOUT_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -82,7 +79,7 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / "config.yaml", config.to_yaml())
         file = self.path / "environment.json"
-        launches = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        launches = read_json(file, list) if file.is_file() else []
         launch = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "num_processes": num_processes}
         launches.append(launch | {"device": device} | describe_environment())
         write_json(file, launches)
@@ -114,8 +111,8 @@ class RunDirectory:
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and rollouts of later steps, which a run resumed at `step` is about to repeat."""
-        for file in self.rollouts.glob("step_*.parquet"):
-            if int(file.stem.removeprefix("step_")) > step:
+        for recorded, file in _rollout_files(self.path):
+            if recorded > step:
                 file.unlink()
         if self.metrics_file.is_file():
             kept = [line for line in read_metrics(self.path) if line["step"] <= step]
@@ -178,9 +175,29 @@ class _RunTensorBoardCallback(TensorBoardCallback):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's ``metrics.jsonl``; a last line that a kill cut short is left out."""
-    text = (path / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    """The lines of a run's ``metrics.jsonl``; a last line that a kill cut short is left out.
+
+    Raises:
+        ConfigError: another line is broken.
+        FileNotFoundError: there is no such file.
+    """
+    file = path / "metrics.jsonl"
+    lines = []
+    for number, text in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{file}:{number}: not JSON: {error}") from error
+        if not isinstance(line, dict) or type(line.get("step")) is not int:
+            raise ConfigError(f"{file}:{number}: expected a JSON object with a whole number `step`")
+        lines.append(line)
+    return lines
+
+
+def _rollout_files(path: Path) -> list[tuple[int, Path]]:
+    """Step and path of every rollout file of a run, in the order of the steps; other files are ignored."""
+    matches = ((_ROLLOUT_FILE.fullmatch(file.name), file) for file in (path / "rollouts").glob("*.parquet"))
+    return sorted((int(match.group(1)), file) for match, file in matches if match)
 
 
 def read_rollouts(path: Path) -> pa.Table:
@@ -188,47 +205,30 @@ def read_rollouts(path: Path) -> pa.Table:
 
     Raises:
         FileNotFoundError: the run has no rollouts.
+        ConfigError: a file is damaged, or lacks a column.
     """
-    files = sorted((path / "rollouts").glob("step_*.parquet"))
+    files = _rollout_files(path)
     if not files:
         raise FileNotFoundError(f"{path} has no rollouts/step_*.parquet")
-    return pa.concat_tables([pq.read_table(file) for file in files])
+    return pa.concat_tables([_read_rollout_file(file) for _, file in files])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A recorded OCR reward that differs from the recomputed one."""
-
-    step: int
-    id: str
-    recorded: float | None
-    recomputed: float
-
-
-def rescore(path: Path) -> tuple[int, list[Mismatch]]:
-    """Recompute every recorded OCR reward of a run, in the float32 precision of the trainer.
-
-    Returns:
-        Number of rollouts compared, and those that differ.
-
-    Raises:
-        ConfigError: the run did not use the OCR reward.
-        FileNotFoundError: the run has no rollouts or no configuration.
-    """
-    settings = read_yaml(path / "config.yaml")
-    config = RewardConfig(**{f.name: settings[f.name] for f in dataclasses.fields(RewardConfig) if f.name in settings})
-    rows = read_rollouts(path).to_pylist()
-    return len(rows), list(_mismatches(rows, config))
+def _read_rollout_file(file: Path) -> pa.Table:
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"{file} cannot be read: {_first_line(error)}") from error
+    for column in ROLLOUT_SCHEMA.names:
+        if column not in table.column_names:
+            raise ConfigError(f"{file}: no column {column!r}")
+    try:
+        return table.select(ROLLOUT_SCHEMA.names).cast(ROLLOUT_SCHEMA)
+    except pa.ArrowException as error:
+        raise ConfigError(f"{file}: a column has the wrong type: {_first_line(error)}") from error
 
 
-def _mismatches(rows: Sequence[dict[str, Any]], config: RewardConfig) -> Iterator[Mismatch]:
-    for row in rows:
-        rewards = json.loads(row["rewards"])
-        if "ocr" not in rewards:
-            raise ConfigError("the run did not use the built-in reward `ocr`, so there is nothing to recompute")
-        recomputed = float(np.float32(score(row["task"], row["completion"], row["reference"], config).value))
-        if rewards["ocr"] != recomputed:
-            yield Mismatch(row["step"], row["id"], rewards["ocr"], recomputed)
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -237,6 +237,21 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """The value in a JSON file, which must be of the type `kind`.
+
+    Raises:
+        ConfigError: it is not, or the file cannot be read.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, kind):
+        raise ConfigError(f"{path}: expected a JSON {kind.__name__}; move the file away to have it written anew")
+    return value
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -263,25 +278,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line: ``rescore RUN`` prints whether the recorded rewards can be reproduced."""
-    parser = argparse.ArgumentParser(prog="python -m gravity_rl.recorder", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("rescore", help="recompute every recorded OCR reward and compare")
-    command.add_argument("run", type=Path, help="run directory")
-    arguments = parser.parse_args(argv)
-    try:
-        total, mismatches = rescore(arguments.run)
-    except (ConfigError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    for mismatch in mismatches[:20]:
-        print(f"step {mismatch.step}, {mismatch.id}: recorded {mismatch.recorded}, now {mismatch.recomputed}")
-    print(f"{total - len(mismatches)} of {total} recorded rewards are reproduced exactly")
-    return 1 if mismatches else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

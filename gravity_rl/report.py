@@ -10,6 +10,7 @@ import base64
 import html
 import io
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from gravity_rl.config import parse_config
-from gravity_rl.data import load_ocr_dataset
-from gravity_rl.evaluate import format_results
+from gravity_rl.data import TASKS, load_ocr_dataset
+from gravity_rl.metrics import DECODINGS, format_results
 from gravity_rl.recorder import read_metrics, write_atomically
 
 EXAMPLES_PER_TASK = 4
@@ -43,8 +44,9 @@ def write_report(run: Path) -> Path:
 
     Raises:
         FileNotFoundError: the run has no metrics or no held-out evaluation.
+        ValueError: a file of the run is damaged, or its held-out data are gone.
     """
-    results = {name: json.loads((run / "evaluation" / f"{name}.json").read_text("utf-8")) for name in STAGES}
+    results = {name: _read_json(run / "evaluation" / f"{name}.json") for name in STAGES}
     page = (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f"<title>{html.escape(run.name)}</title><style>{_STYLE}</style></head><body>"
@@ -58,11 +60,21 @@ def write_report(run: Path) -> Path:
     return path
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        result = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(result, dict) or not set(DECODINGS) <= result.keys():
+        raise ValueError(f"{path} is no held-out evaluation: it has no {' and '.join(DECODINGS)} rewards")
+    return result
+
+
 def reward_curves(metrics: Sequence[dict[str, Any]]) -> str:
     """Mean reward of each step's rollouts by task, as inline SVG; a running mean is drawn over the points."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="mean reward", ylim=(0, 1))
-    names = sorted({name for row in metrics for name in row if name.startswith("rewards/") and name.endswith("/mean")})
+    names = [name for task in TASKS if any((name := f"rewards/{task}/mean") in row for row in metrics)]
     for name in names:
         points = [(row["step"], row[name]) for row in metrics if name in row]
         steps, values = zip(*points, strict=True)
@@ -117,12 +129,17 @@ def _example(image: Image.Image, before: dict[str, Any], after: dict[str, Any]) 
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m gravity_rl.report", description=__doc__)
     parser.add_argument("run", type=Path, help="run directory with metrics and a held-out evaluation")
-    print(write_report(parser.parse_args(argv).run))
+    try:
+        print(write_report(parser.parse_args(argv).run))
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

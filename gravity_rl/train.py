@@ -10,7 +10,6 @@ first and after the last step. ``docs/RUN_DIRECTORY.md`` describes what a run le
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import warnings
@@ -36,10 +35,12 @@ from gravity_rl.launcher import start_missing_processes
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
 from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count, check_resumable
-from gravity_rl.recorder import RunDirectory, write_json
-from gravity_rl.resume import check_settings, hold_run_directory, resolve_resume
+from gravity_rl.recorder import RunDirectory, read_json, write_json
+from gravity_rl.resume import check_restart, check_settings, hold_run_directory, resolve_resume
 from gravity_rl.trainer import GravityTrainer, RewardError, load_reward_functions
 from rewards import score
+
+logger = logging.getLogger(__name__)
 
 USER_ERRORS = (ConfigError, DataError, ModelError, RewardError, CheckpointError)
 
@@ -73,9 +74,7 @@ def train(config: RunConfig) -> int:
 def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
     """Start or continue the run in its directory; see :func:`train`."""
     training = config.training
-    checkpoint = resolve_resume(training.output_dir, training.resume_from_checkpoint)
-    if checkpoint is not None:
-        check_settings(checkpoint, config.course(), training.world_size)
+    checkpoint = choose_checkpoint(config, run)
     training.distributed_state.wait_for_everyone()  # all have looked before one writes
     trainer, held_out = build_trainer(config, run)
     check_sharding(trainer, held_out)
@@ -89,6 +88,27 @@ def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
     if run.is_main and before is not None and after is not None:
         print(format_results({"before": before, "after": after}))
     return 0
+
+
+def choose_checkpoint(config: RunConfig, run: RunDirectory) -> Path | None:
+    """The checkpoint to continue from, None for the beginning; the main process, which holds the lock, decides.
+
+    Raises:
+        ConfigError: see :func:`gravity_rl.resume.resolve_resume`; or the run has other settings.
+    """
+    training = config.training
+    chosen = [resolve_resume(run.path, training.resume_from_checkpoint) if run.is_main else None]
+    broadcast_object_list(chosen)
+    checkpoint = chosen[0]
+    if checkpoint is not None:
+        check_settings(checkpoint, config.course(), training.world_size)
+        if run.is_main:
+            logger.info("continuing from %s", checkpoint)
+        return checkpoint
+    check_restart(run.path, config.course())
+    if training.resume_from_checkpoint and run.is_main:
+        logger.info("no checkpoint in %s yet: the run starts from the beginning", run.path)
+    return None
 
 
 def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer, Dataset | None]:
@@ -162,7 +182,7 @@ def evaluate_held_out(
     if dataset is None:
         return None
     file = trainer.run.evaluation / f"{name}.json"
-    earlier = [json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None]
+    earlier = [read_json(file, dict) if trainer.run.is_main and file.is_file() else None]
     broadcast_object_list(earlier)  # what the main process sees: the file may be on its machine only
     if earlier[0] is not None:
         return earlier[0]

@@ -12,13 +12,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import numbers
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather, gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, TrainerCallback
+from trl.trainer.utils import get_callable_name, is_async_callable
 
 from gravity_rl.checkpoint import AtomicCheckpointMixin
 from gravity_rl.config import OCR_REWARD, GravityConfig
@@ -33,7 +37,7 @@ RewardFunction = Callable[..., Any]
 
 
 class RewardError(ValueError):
-    """A reward function returned something that is no reward."""
+    """A reward function failed, or returned something that is no reward."""
 
 
 class RecordedOCRReward:
@@ -64,7 +68,8 @@ def load_reward_functions(config: GravityConfig, rewards: RewardConfig) -> list[
         ConfigError: an import path is malformed, does not import or names nothing callable.
     """
     return [
-        RecordedOCRReward(rewards) if path == OCR_REWARD else _import_callable(path) for path in config.reward_functions
+        RecordedOCRReward(rewards) if path == OCR_REWARD else checked_reward(_import_callable(path))
+        for path in config.reward_functions
     ]
 
 
@@ -74,11 +79,73 @@ def _import_callable(path: str) -> RewardFunction:
         raise ConfigError(f"reward_functions: {path!r} is neither `{OCR_REWARD}` nor of the form package.module:name")
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the module is the user's and may raise anything
         raise ConfigError(f"reward_functions: cannot import {path!r}: {error}") from error
     if not callable(function):
         raise ConfigError(f"reward_functions: {path!r} is not callable")
     return function
+
+
+def checked_reward(function: RewardFunction) -> RewardFunction:
+    """A user's reward function, plain or async, as one that raises :class:`RewardError` whenever it fails.
+
+    The returned function has the name of the given one and returns a list of B floats or Nones.
+    """
+    name = get_callable_name(function)
+
+    def of_plain(*, completions: Sequence[Any], trainer_state: Any, **columns: Any) -> list[float | None]:
+        step = trainer_state.global_step + 1
+        try:
+            values = function(completions=completions, trainer_state=trainer_state, **columns)
+        except Exception as error:  # the function is the user's and may raise anything
+            raise _raised(name, step, error) from error
+        return _as_rewards(values, len(completions), name, step)
+
+    async def of_async(*, completions: Sequence[Any], trainer_state: Any, **columns: Any) -> list[float | None]:
+        step = trainer_state.global_step + 1
+        try:
+            values = await function(completions=completions, trainer_state=trainer_state, **columns)
+        except Exception as error:  # as above
+            raise _raised(name, step, error) from error
+        return _as_rewards(values, len(completions), name, step)
+
+    checked: RewardFunction = of_async if is_async_callable(function) else of_plain
+    checked.__name__ = name
+    return checked
+
+
+def _raised(name: str, step: int, error: Exception) -> RewardError:
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = frames[min(1, len(frames) - 1)]  # the first is the call in this file
+    return RewardError(
+        f"reward function {name!r} raised {type(error).__name__} in step {step} "
+        f"({frame.filename}, line {frame.lineno}): {error}"
+    )
+
+
+def _as_rewards(values: Any, count: int, name: str, step: int) -> list[float | None]:
+    """What a reward function returned for `count` completions, as floats; None stays None.
+
+    Raises:
+        RewardError: it is no list of that length, or an item is neither a real number nor None.
+    """
+    failure = f"reward function {name!r} returned {{}} in step {step}; it must return one number for each completion"
+    if isinstance(values, torch.Tensor | np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, list | tuple):
+        raise RewardError(failure.format(f"{type(values).__name__} instead of a list of {count} numbers"))
+    if len(values) != count:
+        raise RewardError(failure.format(f"{len(values)} values for {count} completions"))
+    rewards: list[float | None] = []
+    for index, given in enumerate(values):
+        value = given.item() if isinstance(given, torch.Tensor | np.ndarray) and given.ndim == 0 else given
+        if value is not None and not isinstance(value, numbers.Real | np.bool_):
+            raise RewardError(failure.format(f"{type(value).__name__} {value!r:.80} as value {index}"))
+        try:
+            rewards.append(None if value is None else float(value))
+        except OverflowError as error:
+            raise RewardError(failure.format(f"a number too large for a float as value {index}")) from error
+    return rewards
 
 
 class GravityTrainer(AtomicCheckpointMixin):

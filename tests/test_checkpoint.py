@@ -21,8 +21,9 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCall
 from trl import GRPOConfig
 
 from gravity_rl.checkpoint import AtomicCheckpointMixin, CheckpointError
+from gravity_rl.manifest import file_entry
 from gravity_rl.parsing import ConfigError
-from gravity_rl.resume import check_settings, clean_run_directory, hold_run_directory, resolve_resume
+from gravity_rl.resume import check_restart, check_settings, clean_run_directory, hold_run_directory, resolve_resume
 
 
 def distinct_characters(completions: list[Any], **columns: Any) -> list[float]:
@@ -228,7 +229,10 @@ def fake_checkpoint(output_dir: Path, step: int, settings: dict[str, Any] | None
     folder = output_dir / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"x" * 10)
-    manifest = {"global_step": step, "world_size": 2, "settings": settings or {}, "files": {"weights": 10}}
+    manifest = {
+        "global_step": step, "world_size": 2, "settings": settings or {}, "losses": [0.5, 0.0], "last_logged_step": 0,
+        "metrics": {"reward": [0.5]}, "files": {"weights": file_entry(folder / "weights")},
+    }  # fmt: skip
     (folder / "resume.json").write_text(json.dumps(manifest))
     return folder
 
@@ -244,6 +248,10 @@ def test_latest_is_the_last_by_number(tmp_path: Path) -> None:
 
 def cut(folder: Path) -> None:
     (folder / "weights").write_bytes(b"x" * 9)
+
+
+def zero(folder: Path) -> None:
+    (folder / "weights").write_bytes(b"\0" * 10)
 
 
 def remove(folder: Path) -> None:
@@ -262,6 +270,7 @@ def garble(folder: Path) -> None:
     ("damage", "message"),
     [
         (cut, "checkpoint-4 is damaged: weights has 9 bytes instead of 10"),
+        (zero, "checkpoint-4 is damaged: the content of weights is not what was saved"),
         (remove, "checkpoint-4 is incomplete: weights: No such file"),
         (unlist, "checkpoint-4 is no complete checkpoint"),
         (garble, "resume.json cannot be read"),
@@ -273,14 +282,51 @@ def test_damaged_checkpoint(damage: Callable[[Path], None], message: str, tmp_pa
     assert resolve_resume(tmp_path, "latest") == tmp_path / "checkpoint-2"
     with pytest.raises(ConfigError, match=message):
         resolve_resume(tmp_path, str(tmp_path / "checkpoint-4"))
-    clean_run_directory(tmp_path)
+    clean_run_directory(tmp_path, tmp_path / "checkpoint-2")
     assert names(tmp_path) == ["checkpoint-2", "damaged-checkpoint-4"]
+    damage(fake_checkpoint(tmp_path, 4))
+    clean_run_directory(tmp_path, tmp_path / "checkpoint-2")
+    assert names(tmp_path) == ["checkpoint-2", "damaged-checkpoint-4", "damaged-checkpoint-4-2"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("global_step", "4"),
+        ("world_size", True),
+        ("settings", None),
+        ("losses", [0.5]),
+        ("losses", ["a", 0.0]),
+        ("last_logged_step", 1.5),
+        ("metrics", []),
+        ("metrics", {"reward": 0.5}),
+        ("files", {"weights": 10}),
+    ],
+)
+def test_manifest_of_wrong_types(field: str, value: Any, tmp_path: Path) -> None:
+    file = fake_checkpoint(tmp_path, 4) / "resume.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    with pytest.raises(ConfigError, match=rf"resume\.json: {field}.*: expected"):
+        resolve_resume(tmp_path, str(file.parent))
+
+
+def test_latest_before_the_first_checkpoint_is_the_beginning(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        assert resolve_resume(folder, "latest") is None
+        check_restart(folder, {"seed": 1})
+    (tmp_path / "config.yaml").write_text("seed: 1\nbetas: [1, 2]\nsave_steps: 5\n")
+    assert resolve_resume(tmp_path, "latest") is None
+    check_restart(tmp_path, {"seed": 1, "betas": (1, 2)})
+    with pytest.raises(ConfigError, match=r"seed: 1 in config\.yaml, 2 now"):
+        check_restart(tmp_path, {"seed": 2, "betas": (1, 2)})
+    with pytest.raises(ConfigError, match="--resume_from_checkpoint latest"):
+        resolve_resume(tmp_path, None)
+    (tmp_path / "final").mkdir()
+    with pytest.raises(ConfigError, match="no complete checkpoint in"):
+        resolve_resume(tmp_path, "latest")
 
 
 def test_nothing_to_resume(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ConfigError, match="no complete checkpoint in"):
-            resolve_resume(folder, "latest")
     with pytest.raises(ConfigError, match="no checkpoint at"):
         resolve_resume(tmp_path, str(tmp_path / "checkpoint-7"))
     unlist(fake_checkpoint(tmp_path, 4))
@@ -292,8 +338,8 @@ def test_new_run_needs_an_unused_directory(tmp_path: Path) -> None:
     assert resolve_resume(tmp_path / "missing", None) is None
     (tmp_path / ".lock").touch()
     assert resolve_resume(tmp_path, False) is None
-    (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"not empty \(metrics.jsonl\).*delete it, or choose another"):
+    unlist(fake_checkpoint(tmp_path, 2))
+    with pytest.raises(ConfigError, match=r"not empty \(checkpoint-2\).*delete it, or choose another"):
         resolve_resume(tmp_path, None)
     checkpoint = fake_checkpoint(tmp_path / "other", 2)
     with pytest.raises(ConfigError, match="not empty"):
@@ -324,3 +370,13 @@ def test_run_directory_is_held_by_one_process(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     with hold_run_directory(tmp_path / "run", wait_seconds=0.0):
         assert names(tmp_path / "run") == [".lock"]
+
+
+def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    for value in (None, str(fake_checkpoint(tmp_path / "run", 2))):
+        with pytest.raises(ConfigError, match=r"no run directory: choose another output_dir$"):
+            resolve_resume(tmp_path, value)
+    with pytest.raises(ConfigError, match="no run directory"), hold_run_directory(tmp_path):
+        pass
+    assert names(tmp_path) == ["run", "thesis.tex"]

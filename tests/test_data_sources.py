@@ -443,3 +443,10 @@ def test_image_in_memory_that_cannot_be_read():
     rows = [{**ROW, "image": Image.open("cut.png")}, {**ROW, "image": Image.new("F", (2, 2))}]
     source = read_rows("memory", enumerate(rows, start=1))
     assert [(p.row, p.field) for p in source.problems] == [(1, "image"), (2, "image")]
+
+
+def test_names_that_no_file_can_have_are_reported():
+    for name in ("a" * 5000 + ".jsonl", "~no_such_user/rows.jsonl"):
+        assert "path cannot be looked up" in str(read_sources([name])[1])
+    write_lines("t.jsonl", [pubtabnet(filename="a" * 5000, split="train")])
+    assert "filename cannot be looked up" in str(read_one("t.jsonl").problems)

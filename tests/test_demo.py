@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from gravity_rl.demo import FULL, SHORT, main, shortfalls, training_command
+from gravity_rl.report import main as report_main
 from gravity_rl.report import reward_curves
 
 
@@ -98,3 +99,15 @@ def test_ending_the_demo_ends_the_trainer_below_the_launcher(tmp_path):
         assert process.wait() == 143
     psutil.wait_procs([started], timeout=10)
     assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}"])
+def test_report_of_a_run_that_lacks_something_is_one_line(tmp_path, capsys, text):
+    (tmp_path / "evaluation").mkdir()
+    if text is not None:
+        (tmp_path / "evaluation" / "before.json").write_text(text, encoding="utf-8")
+    assert report_main([str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert str(tmp_path) in error
+    assert error.count("\n") == 1

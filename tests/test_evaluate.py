@@ -15,8 +15,9 @@ import torch
 from gravity_rl.config import ModelArguments
 from gravity_rl.data import load_ocr_dataset
 from gravity_rl.data.config import DataConfig
-from gravity_rl.evaluate import RowNoise, evaluate, format_results, main
+from gravity_rl.evaluate import EvaluateConfig, RowNoise, evaluate, format_results, main
 from gravity_rl.model import load_model, load_ocr_processor
+from gravity_rl.parsing import ConfigError
 from rewards import RewardConfig, score
 
 Evaluate = Callable[..., dict[str, Any]]
@@ -115,5 +116,17 @@ def test_command_line_writes_the_result(
     assert result["greedy"]["all"]["crops"] == 6
     assert "held-out reward" in capsys.readouterr().out
     assert main([*arguments, "--no_such_option", "1"]) == 2
+    (tmp_path / "file").touch()
+    assert main([*arguments[:-1], str(tmp_path / "file")]) == 2
+    assert "cannot be made a folder" in capsys.readouterr().err
     assert main([*arguments[:2], "--use_cpu"]) == 2
     assert "eval_data names no source" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"output_dir": ""}, {"max_completion_length": 0}, {"evaluation_batch_size": 0}, {"evaluation_seed": -1}],
+)
+def test_impossible_settings_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        EvaluateConfig(**values)

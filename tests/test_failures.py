@@ -138,3 +138,34 @@ def test_full_disk_while_saving(make_argv: MakeArgv, tmp_path: Path, capsys: Cap
     assert not list((run / ".staging").iterdir())
     AutoModelForImageTextToText.from_pretrained(run / "checkpoint-1")
     assert_refused(make_argv(**settings), capsys, "is not empty", "--resume_from_checkpoint latest")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("name", ["file", "file/below", "n" * 300])
+def test_output_dir_that_cannot_be(
+    name: str, dry_run: bool, make_argv: MakeArgv, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "file").touch()
+    assert_refused(make_argv(output_dir=tmp_path / name, dry_run=dry_run), capsys, "output_dir: cannot create", name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_one_command_line_launches_and_relaunches(
+    make_argv: MakeArgv, crops: Crops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first launch dies in the evaluation before the first step, the second one trains."""
+    argv = make_argv(eval_data=crops.held_out, resume_from_checkpoint="latest")
+
+    def die(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("gravity_rl.train.evaluate", die)
+        main(argv)
+    run = tmp_path / "run"
+    assert (run / "config.yaml").is_file()
+    with caplog.at_level("INFO"):
+        assert main(argv) == 0
+    assert f"no checkpoint in {run} yet: the run starts from the beginning" in caplog.text
+    assert [line["step"] for line in read_metrics(run)] == [1, 2]
+    assert len(json.loads((run / "environment.json").read_text())) == 2

@@ -125,6 +125,28 @@ def test_checkpoint_without_chat_template_is_refused(checkpoint: Path) -> None:
         load_ocr_processor(checkpoint)
 
 
+@pytest.mark.parametrize("template", ["{% for %}", "{{ raise_exception('no images') }}", "[gMASK]<sop>"])
+def test_chat_template_without_use_for_images_is_refused(checkpoint: Path, template: str) -> None:
+    (checkpoint / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match=r"chat template (does not render|drops the image)"):
+        load_ocr_processor(checkpoint)
+
+
+def test_damaged_weights_are_refused(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="the model does not load"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+def test_weights_of_another_shape_are_refused(checkpoint: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["text_config"]["intermediate_size"] *= 2
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="the model does not load"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
 def test_missing_weights_are_refused(checkpoint: Path) -> None:
     (checkpoint / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="the model does not load"):

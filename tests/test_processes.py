@@ -23,8 +23,9 @@ from safetensors.numpy import load_file
 
 from gravity_rl import train
 from gravity_rl.launcher import missing_processes
+from gravity_rl.manifest import read_manifest
 from gravity_rl.parsing import ConfigError
-from gravity_rl.resume import complete_checkpoints, read_manifest
+from gravity_rl.resume import complete_checkpoints
 
 # Twelve completions a step: three groups of four. Of two processes, the first has one and a half of them.
 ONE = {"per_device_train_batch_size": 6}

@@ -7,22 +7,23 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from gravity_rl.config import RunConfig
 from gravity_rl.environment import describe_environment
 from gravity_rl.metrics import Rollout
+from gravity_rl.parsing import ConfigError
 from gravity_rl.recorder import (
     ROLLOUT_SCHEMA,
     RunDirectory,
     gist,
-    main,
     read_metrics,
     read_rollouts,
-    rescore,
     write_json,
 )
+from gravity_rl.rescore import main, rescore
 from rewards import score
 
 
@@ -108,12 +109,12 @@ def test_rescore_finds_a_changed_reward(
     run.start(make_config(), num_processes=1, device="cpu")
     run.write_rollouts([rollout(1, "abd"), rollout(1, "x")])
     assert rescore(tmp_path) == (2, [])
-    assert main(["rescore", str(tmp_path)]) == 0
+    assert main([str(tmp_path)]) == 0
     run.write_rollouts([rollout(2, "abd", reward=0.25)])
     total, mismatches = rescore(tmp_path)
     assert total == 3
     assert [(m.step, m.recorded, m.recomputed) for m in mismatches] == [(2, 0.25, 1.0)]
-    assert main(["rescore", str(tmp_path)]) == 1
+    assert main([str(tmp_path)]) == 1
     assert "2 of 3 recorded rewards are reproduced exactly" in capsys.readouterr().out
 
 
@@ -125,10 +126,78 @@ def test_rescore_uses_the_constants_of_the_run(tmp_path: Path, make_config: Call
 
 
 def test_rescore_without_a_run_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rescore", str(tmp_path)]) == 2
+    assert main([str(tmp_path)]) == 2
     assert "cannot read the configuration file" in capsys.readouterr().err
 
 
 def test_gist_names_the_tasks_that_were_trained() -> None:
     line = gist({"reward": 0.5, "rewards/table/mean": 0.25, "completions/clipped_ratio": 0.1, "kl": None})
     assert line == "reward 0.500 (table 0.250)  truncated 10%"
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"loss": 1}', '{"step": "1"}', "\udcff"])
+def test_broken_line_of_metrics_is_named(line: str, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.append_metrics(1, {"loss": 1.0})
+    with run.metrics_file.open("a", errors="surrogateescape") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:2: "):
+        run.drop_after(1)
+
+
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_broken_environment_is_named(content: str, tmp_path: Path, make_config: Callable[..., RunConfig]) -> None:
+    (tmp_path / "environment.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"environment\.json"):
+        RunDirectory(tmp_path).start(make_config(), num_processes=1, device="cpu")
+
+
+def test_stray_files_beside_rollouts_are_ignored(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_rollouts([rollout(1)])
+    (run.rollouts / "step_abc.parquet").write_text("x")
+    run.drop_after(0)
+    assert [file.name for file in run.rollouts.iterdir()] == ["step_abc.parquet"]
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def drop_column(file: Path) -> None:
+    pq.write_table(pq.read_table(file).drop_columns("reference"), file)
+
+
+def set_column(name: str, value: object) -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        table = pq.read_table(file)
+        pq.write_table(table.set_column(table.column_names.index(name), name, pa.array([value])), file)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate, "cannot be read"),
+        (drop_column, "no column 'reference'"),
+        (set_column("rewards", "{"), "rewards is not JSON"),
+        (set_column("completion", None), "completion is null"),
+        (set_column("task", "chart"), "unknown task 'chart'"),
+        (set_column("step", "one"), "wrong type"),
+    ],
+)
+def test_rescore_names_a_damaged_file(
+    damage: Callable[[Path], None],
+    words: str,
+    tmp_path: Path,
+    make_config: Callable[..., RunConfig],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.start(make_config(), num_processes=1, device="cpu")
+    damage(run.write_rollouts([rollout(1)]))
+    assert main([str(tmp_path)]) == 2
+    (message,) = capsys.readouterr().err.splitlines()
+    assert "step_000001.parquet" in message
+    assert words in message

@@ -17,7 +17,8 @@ import pytest
 from conftest import Crops
 from run_helpers import Run, arguments, metrics_without_timings
 
-from gravity_rl.resume import complete_checkpoints, read_manifest
+from gravity_rl.manifest import read_manifest
+from gravity_rl.resume import complete_checkpoints
 
 COURSE = {"mixture_size": 6, "shuffle_dataset": "true", "logging_steps": 3}
 

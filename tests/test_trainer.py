@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import statistics
@@ -12,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerState
 
 from gravity_rl.config import RunConfig
 from gravity_rl.metrics import Rollout, rollout_metrics
 from gravity_rl.parsing import ConfigError
 from gravity_rl.recorder import RunDirectory, read_metrics, read_rollouts
 from gravity_rl.train import build_trainer, main, train
-from gravity_rl.trainer import GravityTrainer, RewardError, load_reward_functions
+from gravity_rl.trainer import GravityTrainer, RewardError, checked_reward, load_reward_functions
 from rewards import score
 
 MakeConfig = Callable[..., RunConfig]
@@ -39,6 +41,30 @@ def none_for_formulas(completions: list[Any], task: list[str], **columns: Any) -
 
 def infinite(completions: list[Any], **columns: Any) -> list[float]:
     return [math.inf] * len(completions)
+
+
+def raises(completions: list[Any], **columns: Any) -> list[float]:
+    raise KeyError("score")
+
+
+async def raises_async(completions: list[Any], **columns: Any) -> list[float]:
+    raise KeyError("score")
+
+
+def one_too_few(completions: list[Any], **columns: Any) -> list[float]:
+    return [0.5] * (len(completions) - 1)
+
+
+def nothing(completions: list[Any], **columns: Any) -> None:
+    return None
+
+
+def strings(completions: list[Any], **columns: Any) -> list[str]:
+    return ["0.5"] * len(completions)
+
+
+def mixed(completions: list[Any], **columns: Any) -> list[Any]:
+    return [True, 0.5, torch.tensor(0.25), None]
 
 
 NOT_CALLABLE = 1.0
@@ -203,6 +229,41 @@ def test_reward_that_is_no_number_stops_the_run_with_the_rollouts_saved(
     assert f"for row {bad[0]['id']!r} of task {bad[0]['task']!r}" in message
     assert task in ("", bad[0]["task"])
     assert str(Path(config.training.output_dir) / "rollouts") in message
+
+
+def call(function: Callable[..., Any]) -> list[float | None]:
+    checked = checked_reward(function)
+    assert checked.__name__ == function.__name__
+    values = checked(completions=["a", "b", "c", "d"], trainer_state=TrainerState(global_step=6), task=["text"] * 4)
+    return asyncio.run(values) if asyncio.iscoroutine(values) else values
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raises, f"raised KeyError in step 7 ({__file__}, line "),
+        (raises_async, f"raised KeyError in step 7 ({__file__}, line "),
+        (one_too_few, "returned 3 values for 4 completions in step 7"),
+        (nothing, "returned NoneType instead of a list of 4 numbers in step 7"),
+        (strings, "returned str '0.5' as value 0 in step 7"),
+    ],
+)
+def test_reward_function_that_fails_is_named(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        call(function)
+    assert f"reward function '{function.__name__}' {message}" in str(caught.value)
+
+
+def test_rewards_in_any_usual_form_become_floats() -> None:
+    assert call(mixed) == [1.0, 0.5, 0.25, None]
+
+
+@pytest.mark.parametrize("name", ["raises_async", "strings"])
+def test_reward_function_that_fails_is_a_user_error(
+    make_argv: Callable[..., list[str]], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(make_argv(reward_functions=["ocr", f"test_trainer:{name}"])) == 2
+    assert f"error: reward function '{name}' r" in capsys.readouterr().err
 
 
 def test_shuffled_rewards_stay_within_their_group_and_the_record_stays_true(make_config: MakeConfig) -> None:

@@ -23,14 +23,17 @@ def from_pubtabnet(row: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         folder: folder of the JSONL file; the image lies in it, or in its subfolder named like the split.
 
     Raises:
-        ValueError: the annotation is not consistent; the text says where.
+        ValueError: the annotation is not consistent, or the file name is unusable; the text says where.
     """
     filename, split = row.get("filename"), row.get("split")
     if not isinstance(filename, str) or not filename:
         raise ValueError("filename is missing")
     image = filename
-    if isinstance(split, str) and not (folder / filename).exists() and (folder / split / filename).exists():
-        image = f"{split}/{filename}"
+    try:
+        if isinstance(split, str) and not (folder / filename).exists() and (folder / split / filename).exists():
+            image = f"{split}/{filename}"
+    except OSError as error:
+        raise ValueError(f"filename cannot be looked up: {error.strerror}") from error
     return {"image": image, "task": "table", "reference": table_html(row["html"]), "id": filename}
 
 

@@ -42,7 +42,7 @@ def read_sources(specs: Sequence[str], cache_dir: str | None = None) -> tuple[li
 
 def _expand(spec: str) -> list[str]:
     """Replace a glob pattern by its files and a folder of Parquet files by these, in sorted order."""
-    path = Path(spec).expanduser()
+    path = _local_path(spec)
     if path.is_dir() and not _is_saved_dataset(path):
         files = sorted(str(file) for suffix in PARQUET_SUFFIXES for file in path.glob(f"*{suffix}"))
         if not files:
@@ -54,6 +54,17 @@ def _expand(spec: str) -> list[str]:
             raise SourceError("pattern matches no file")
         return files
     return [spec]
+
+
+def _local_path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except OSError as error:
+        raise SourceError("path cannot be looked up", str(error.strerror)) from error
+    except RuntimeError as error:  # there is no such user
+        raise SourceError("path cannot be looked up", str(error)) from error
+    return path
 
 
 def _is_saved_dataset(path: Path) -> bool:
@@ -68,7 +79,7 @@ def _read(name: str, cache_dir: str | None) -> Source:
 
 
 def _read_any(name: str, cache_dir: str | None) -> Source:
-    path = Path(name).expanduser()
+    path = _local_path(name)
     if path.is_dir():
         return read_saved(name, path, split=None)
     if path.is_file():
@@ -78,8 +89,8 @@ def _read_any(name: str, cache_dir: str | None) -> Source:
             return read_parquet(name, path, cache_dir)
         raise SourceError("unknown kind of file", f"expected {', '.join(JSONL_SUFFIXES + PARQUET_SUFFIXES)}")
     base, _, split = name.partition(":")
-    if split and Path(base).expanduser().is_dir():
-        return read_saved(name, Path(base).expanduser(), split)
+    if split and _local_path(base).is_dir():
+        return read_saved(name, _local_path(base), split)
     names_a_file = path.suffix.lower() in JSONL_SUFFIXES + PARQUET_SUFFIXES
     if names_a_file or name.startswith((".", "/", "~")) or base.count("/") > 1:
         raise SourceError("file or folder not found")
