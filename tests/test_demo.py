@@ -1,6 +1,7 @@
 """The demo's verdict and the page of a run."""
 
 import copy
+import json
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import time
 import psutil
 import pytest
 
+from gravity_rl import demo
 from gravity_rl.demo import FULL, SHORT, main, shortfalls, training_command
 from gravity_rl.report import main as report_main
 from gravity_rl.report import reward_curves
@@ -86,10 +88,10 @@ def test_ending_the_demo_ends_the_trainer_below_the_launcher(tmp_path):
     pid_file = tmp_path / "trainer.pid"
     trainer = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {trainer!r}])"
-    demo = (
+    program = (
         f"import sys; from gravity_rl.demo import run_to_the_end; run_to_the_end([sys.executable, '-c', {launcher!r}])"
     )
-    with subprocess.Popen([sys.executable, "-c", demo]) as process:
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
         deadline = time.monotonic() + 60
         while not (pid_file.is_file() and pid_file.read_text()):
             assert time.monotonic() < deadline
@@ -111,3 +113,23 @@ def test_report_of_a_run_that_lacks_something_is_one_line(tmp_path, capsys, text
     assert error.startswith("error: ")
     assert str(tmp_path) in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("rewards", "control", "status", "words"),
+    [
+        (GOOD, False, 0, "The model improved: sampled +0.200, greedy +0.050."),
+        ({**GOOD, "greedy_table": 0.4}, False, 1, "FAILED: the model did not improve as it should:"),
+        ({}, True, 0, "Control with shuffled rewards: sampled reward changed by +0.000."),
+        (GOOD, True, 1, "FAILED: rewards that say nothing must not improve the model."),
+    ],
+)
+def test_the_verdict_is_said_and_returned(tmp_path, monkeypatch, capsys, rewards, control, status, words):
+    (tmp_path / "evaluation").mkdir()
+    for name, result in (("before", results()), ("after", results(**rewards))):
+        (tmp_path / "evaluation" / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
+    monkeypatch.setattr(demo, "write_report", lambda run: run / "report.html")
+    assert demo.verdict(tmp_path, FULL, control=control) == status
+    printed = capsys.readouterr()
+    assert words in printed.out + printed.err
+    assert str(tmp_path) in printed.out
