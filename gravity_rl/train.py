@@ -37,7 +37,8 @@ from gravity_rl.parsing import ConfigError
 from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count, check_resumable
 from gravity_rl.recorder import RunDirectory, read_json, write_json
 from gravity_rl.resume import check_restart, check_settings, hold_run_directory, resolve_resume
-from gravity_rl.trainer import GravityTrainer, RewardError, load_reward_functions
+from gravity_rl.reward_functions import RewardError, load_reward_functions
+from gravity_rl.trainer import GravityTrainer
 from rewards import score
 
 logger = logging.getLogger(__name__)

@@ -10,142 +10,22 @@ reference model and checkpoints are TRL's.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import numbers
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather, gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, TrainerCallback
-from trl.trainer.utils import get_callable_name, is_async_callable
 
 from gravity_rl.checkpoint import AtomicCheckpointMixin
-from gravity_rl.config import OCR_REWARD, GravityConfig
+from gravity_rl.config import GravityConfig
 from gravity_rl.metrics import Rollout, rollout_metrics
 from gravity_rl.model import never_sampled_ids
 from gravity_rl.parsing import ConfigError
 from gravity_rl.recorder import RunDirectory
-from rewards import RewardConfig
-from rewards.adapters.trl import OCRReward
-
-RewardFunction = Callable[..., Any]
-
-
-class RewardError(ValueError):
-    """A reward function failed, or returned something that is no reward."""
-
-
-class RecordedOCRReward:
-    """The OCR reward as a TRL reward function that keeps the components of the batch it scored last.
-
-    Attributes:
-        parts: for each completion of the last call, component of the reward → value.
-    """
-
-    __name__ = OCR_REWARD
-
-    def __init__(self, config: RewardConfig):
-        self._reward = OCRReward(config)
-        self.parts: list[dict[str, float]] = []
-
-    def __call__(
-        self, completions: Sequence[Any], task: Sequence[str], reference: Sequence[str], **columns: Any
-    ) -> list[float]:
-        scores = self._reward.scores(completions, task, reference)
-        self.parts = [{name: float(value) for name, value in score.parts.items()} for score in scores]
-        return [score.value for score in scores]
-
-
-def load_reward_functions(config: GravityConfig, rewards: RewardConfig) -> list[RewardFunction]:
-    """The callables that ``reward_functions`` names, in its order.
-
-    Raises:
-        ConfigError: an import path is malformed, does not import or names nothing callable.
-    """
-    return [
-        RecordedOCRReward(rewards) if path == OCR_REWARD else checked_reward(_import_callable(path))
-        for path in config.reward_functions
-    ]
-
-
-def _import_callable(path: str) -> RewardFunction:
-    module_name, separator, name = path.partition(":")
-    if not separator or not module_name or not name:
-        raise ConfigError(f"reward_functions: {path!r} is neither `{OCR_REWARD}` nor of the form package.module:name")
-    try:
-        function = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # the module is the user's and may raise anything
-        raise ConfigError(f"reward_functions: cannot import {path!r}: {error}") from error
-    if not callable(function):
-        raise ConfigError(f"reward_functions: {path!r} is not callable")
-    return function
-
-
-def checked_reward(function: RewardFunction) -> RewardFunction:
-    """A user's reward function, plain or async, as one that raises :class:`RewardError` whenever it fails.
-
-    The returned function has the name of the given one and returns a list of B floats or Nones.
-    """
-    name = get_callable_name(function)
-
-    def of_plain(*, completions: Sequence[Any], trainer_state: Any, **columns: Any) -> list[float | None]:
-        step = trainer_state.global_step + 1
-        try:
-            values = function(completions=completions, trainer_state=trainer_state, **columns)
-        except Exception as error:  # the function is the user's and may raise anything
-            raise _raised(name, step, error) from error
-        return _as_rewards(values, len(completions), name, step)
-
-    async def of_async(*, completions: Sequence[Any], trainer_state: Any, **columns: Any) -> list[float | None]:
-        step = trainer_state.global_step + 1
-        try:
-            values = await function(completions=completions, trainer_state=trainer_state, **columns)
-        except Exception as error:  # as above
-            raise _raised(name, step, error) from error
-        return _as_rewards(values, len(completions), name, step)
-
-    checked: RewardFunction = of_async if is_async_callable(function) else of_plain
-    checked.__name__ = name
-    return checked
-
-
-def _raised(name: str, step: int, error: Exception) -> RewardError:
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = frames[min(1, len(frames) - 1)]  # the first is the call in this file
-    return RewardError(
-        f"reward function {name!r} raised {type(error).__name__} in step {step} "
-        f"({frame.filename}, line {frame.lineno}): {error}"
-    )
-
-
-def _as_rewards(values: Any, count: int, name: str, step: int) -> list[float | None]:
-    """What a reward function returned for `count` completions, as floats; None stays None.
-
-    Raises:
-        RewardError: it is no list of that length, or an item is neither a real number nor None.
-    """
-    failure = f"reward function {name!r} returned {{}} in step {step}; it must return one number for each completion"
-    if isinstance(values, torch.Tensor | np.ndarray):
-        values = values.tolist()
-    if not isinstance(values, list | tuple):
-        raise RewardError(failure.format(f"{type(values).__name__} instead of a list of {count} numbers"))
-    if len(values) != count:
-        raise RewardError(failure.format(f"{len(values)} values for {count} completions"))
-    rewards: list[float | None] = []
-    for index, given in enumerate(values):
-        value = given.item() if isinstance(given, torch.Tensor | np.ndarray) and given.ndim == 0 else given
-        if value is not None and not isinstance(value, numbers.Real | np.bool_):
-            raise RewardError(failure.format(f"{type(value).__name__} {value!r:.80} as value {index}"))
-        try:
-            rewards.append(None if value is None else float(value))
-        except OverflowError as error:
-            raise RewardError(failure.format(f"a number too large for a float as value {index}")) from error
-    return rewards
+from gravity_rl.reward_functions import RecordedOCRReward, RewardError, RewardFunction
 
 
 class GravityTrainer(AtomicCheckpointMixin):

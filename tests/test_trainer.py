@@ -19,8 +19,9 @@ from gravity_rl.config import RunConfig
 from gravity_rl.metrics import Rollout, rollout_metrics
 from gravity_rl.parsing import ConfigError
 from gravity_rl.recorder import RunDirectory, read_metrics, read_rollouts
+from gravity_rl.reward_functions import RewardError, checked_reward, load_reward_functions
 from gravity_rl.train import build_trainer, main, train
-from gravity_rl.trainer import GravityTrainer, RewardError, checked_reward, load_reward_functions
+from gravity_rl.trainer import GravityTrainer
 from rewards import score
 
 MakeConfig = Callable[..., RunConfig]
