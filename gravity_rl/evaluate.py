@@ -18,6 +18,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from gravity_rl.metrics import ALL_TASKS, DECODINGS, Prediction, format_results,
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, never_sampled_ids, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.recorder import write_json, write_table
-from rewards import RewardConfig
+from rewards import RewardConfig, score
 from rewards.adapters.trl import OCRReward
 
 __all__ = ["ALL_TASKS", "EvaluateConfig", "RowNoise", "evaluate", "format_results", "load_split", "main"]
@@ -254,7 +255,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         state = PartialState(cpu=run.use_cpu)
         folder = resolve_checkpoint(model_args.model_name_or_path, model_args.revision)
         processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
-        dataset = load_split(data, split="eval", seed=run.evaluation_seed)
+        scorer = partial(score, config=rewards)
+        dataset = load_split(data, split="eval", seed=run.evaluation_seed, check_scores=True, scorer=scorer)
         model = load_model(folder, model_args).to(state.device)
         output = _folder(run.output_dir)
     except (ConfigError, DataError, ModelError) as error:

@@ -27,7 +27,7 @@ from transformers import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from gravity_rl.checkpoint import CheckpointError
-from gravity_rl.config import GravityConfig, RunConfig, check_optimizer, parse_config
+from gravity_rl.config import OCR_REWARD, GravityConfig, RunConfig, check_optimizer, parse_config
 from gravity_rl.data import DataError
 from gravity_rl.dry_run import dry_run, scratch_directory
 from gravity_rl.evaluate import evaluate, format_results, load_split
@@ -145,12 +145,12 @@ def load_datasets(config: RunConfig, processor: Any) -> tuple[Dataset, Dataset |
         "seed": training.seed,
         "tokenizer": processor.tokenizer,
         "max_completion_length": training.max_completion_length,
-        "check_scores": training.dry_run,
         "scorer": partial(score, config=config.rewards),
     }
-    train_set = load_split(data, split="train", **options)
+    # A reference that the reward refuses would stop the run in the middle, so all are scored now.
+    train_set = load_split(data, split="train", check_scores=OCR_REWARD in training.reward_functions, **options)
     check_prompt_count(len(train_set), training)
-    return train_set, load_split(data, split="eval", **options) if data.eval_data else None
+    return train_set, load_split(data, split="eval", check_scores=True, **options) if data.eval_data else None
 
 
 def check_sharding(trainer: GravityTrainer, held_out: Dataset | None) -> None:

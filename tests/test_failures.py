@@ -169,3 +169,14 @@ def test_one_command_line_launches_and_relaunches(
     assert f"no checkpoint in {run} yet: the run starts from the beginning" in caplog.text
     assert [line["step"] for line in read_metrics(run)] == [1, 2]
     assert len(json.loads((run / "environment.json").read_text())) == 2
+
+
+def test_reference_that_the_reward_refuses_is_found_before_training(
+    make_argv: MakeArgv, crops: Crops, tmp_path: Path, capsys: Capture
+) -> None:
+    def damage(rows: list[dict[str, Any]]) -> None:
+        next(row for row in rows if row["task"] == "table")["reference"] = "a & b"
+
+    file = write_rows(crops, tmp_path / "data", damage)
+    assert_refused(make_argv(train_data=file), capsys, "1 problem", "refused by the reward", "holds no table")
+    assert not (tmp_path / "run" / "rollouts").exists()
