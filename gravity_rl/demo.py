@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 import gravity_rl
-from gravity_rl.evaluate import ALL_TASKS, format_results
+from gravity_rl.metrics import ALL_TASKS, format_results
 from gravity_rl.report import write_report
 from gravity_rl.resources import resource_dir
 from gravity_rl.synth.__main__ import task_counts, write_split

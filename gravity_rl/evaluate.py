@@ -35,14 +35,12 @@ from trl.data_utils import prepare_multimodal_messages
 from gravity_rl.config import ModelArguments
 from gravity_rl.data import DataError, load_ocr_dataset
 from gravity_rl.data.config import DataConfig
-from gravity_rl.metrics import ALL_TASKS, DECODINGS, Prediction, format_results, summarise
+from gravity_rl.metrics import DECODINGS, Prediction, format_results, summarise
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, never_sampled_ids, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.recorder import write_json, write_table
 from rewards import RewardConfig, score
 from rewards.adapters.trl import OCRReward
-
-__all__ = ["ALL_TASKS", "EvaluateConfig", "RowNoise", "evaluate", "format_results", "load_split", "main"]
 
 
 class RowNoise(LogitsProcessor):

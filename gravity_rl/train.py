@@ -30,8 +30,9 @@ from gravity_rl.checkpoint import CheckpointError
 from gravity_rl.config import OCR_REWARD, GravityConfig, RunConfig, check_optimizer, parse_config
 from gravity_rl.data import DataError
 from gravity_rl.dry_run import dry_run, scratch_directory
-from gravity_rl.evaluate import evaluate, format_results, load_split
+from gravity_rl.evaluate import evaluate, load_split
 from gravity_rl.launcher import start_missing_processes
+from gravity_rl.metrics import format_results
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
 from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count, check_resumable
