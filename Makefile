@@ -14,7 +14,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): a few minutes and about 2 GB (more with a CUDA build of torch)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,fast,dev]"
 	touch $(INSTALLED)
 
 demo: $(INSTALLED)

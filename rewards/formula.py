@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
-from rewards.gate import degeneration_gate
+from rewards.gate import CLOSED_GATE, degeneration_gate
 from rewards.latex import CHECKS, canonical, checks
 from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
 
@@ -42,11 +42,12 @@ def formula_reward(prediction: str, reference: str, config: RewardConfig = PUBLI
     """
     require_strings(prediction, reference)
     wanted = _read_reference(reference)
-    gate = degeneration_gate(prediction, config)
+    oversized = is_oversized(prediction, reference)
+    gate = CLOSED_GATE if oversized else degeneration_gate(prediction, reference, config)
     passed = checks(prediction)
     violations = sum(wanted.checks[name] and not passed[name] for name in CHECKS)
     similarity = 0.0
-    if gate.gate > 0.0 and not is_oversized(prediction, reference):
+    if gate.gate > 0.0:
         similarity = Levenshtein.normalized_similarity(canonical(prediction), wanted.canonical)
     value = similarity * config.violation_factor**violations * gate.gate
     return Score(value, {"similarity": similarity, **gate._asdict(), "violations": violations, **passed})

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from rapidfuzz.distance import Levenshtein
 
-from rewards.gate import degeneration_gate
+from rewards.gate import CLOSED_GATE, degeneration_gate
 from rewards.html_table import Table, parse_table
 from rewards.markup import normalize_table
 from rewards.teds import structure_similarity
@@ -54,7 +54,8 @@ def table_reward(prediction: str, reference: str, config: RewardConfig = PUBLISH
     """
     require_strings(prediction, reference)
     wanted = _read_reference(reference)
-    gate = degeneration_gate(prediction, config)
+    oversized = is_oversized(prediction, reference)
+    gate = CLOSED_GATE if oversized else degeneration_gate(prediction, reference, config)
     opened, closed = count_table_tags(prediction)
     parts: dict[str, Part] = {
         "similarity": 0.0,
@@ -67,14 +68,14 @@ def table_reward(prediction: str, reference: str, config: RewardConfig = PUBLISH
         "closed": 0 < opened <= closed,
         "parsed": False,
     }
-    if gate.gate == 0.0 or opened > closed or is_oversized(prediction, reference):
+    factor = gate.gate * (config.unclosed_factor if opened > closed else 1.0)
+    if factor == 0.0:
         return Score(0.0, parts)
     table = parse_table(normalize_table(prediction))
     if table is None:
         parts["similarity"] = Levenshtein.normalized_similarity(prediction, reference)
-        return Score(config.unparsed_weight * parts["similarity"] * gate.gate, parts)
-    value = _compare(table, wanted, config, parts)
-    return Score(value * gate.gate, parts)
+        return Score(config.unparsed_weight * parts["similarity"] * factor, parts)
+    return Score(_compare(table, wanted, config, parts) * factor, parts)
 
 
 def _compare(table: Table, wanted: Table, config: RewardConfig, parts: dict[str, Part]) -> float:

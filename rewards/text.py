@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from rapidfuzz.distance import Levenshtein
 
-from rewards.gate import degeneration_gate
+from rewards.gate import CLOSED_GATE, degeneration_gate
 from rewards.markup import normalize_text
 from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
 
@@ -41,9 +41,10 @@ def text_reward(prediction: str, reference: str, config: RewardConfig = PUBLISHE
         TypeError: an argument is not a string.
     """
     require_strings(prediction, reference)
-    gate = degeneration_gate(prediction, config)
+    oversized = is_oversized(prediction, reference)
+    gate = CLOSED_GATE if oversized else degeneration_gate(prediction, reference, config)
     similarity = 0.0
-    if gate.gate > 0.0 and not is_oversized(prediction, reference):
+    if gate.gate > 0.0:
         if is_blank(reference):
             similarity = float(is_blank(prediction))
         else:

@@ -1,8 +1,8 @@
 """What every reward takes and returns: the configuration and the score.
 
-`RewardConfig` holds each constant of the published rewards (arXiv:2609.26638, Appendix E) under a name of its
-own, so that a run's configuration file says what was rewarded. `Score` is the reward together with the
-components it was made of, which is what a training run logs and records.
+`RewardConfig` holds the profile and each constant of the rewards (arXiv:2609.26638, Appendix E, for the published
+profile) under a name of its own, so that a run's configuration file says what was rewarded. `Score` is the reward
+together with the components it was made of, which is what a training run logs and records.
 """
 
 from __future__ import annotations
@@ -21,15 +21,32 @@ def _constant(default: _T, text: str) -> _T:
     return field(default=default, metadata={"help": text})
 
 
+def _per_profile(text: str) -> float:
+    """A constant that is None until `RewardConfig` sets it to its profile's value."""
+    return field(default=None, metadata={"help": text})  # type: ignore[return-value]
+
+
+PROFILES = ("published", "robust")
+# Constants that the profiles do not share: published, robust.
+_PROFILE_VALUES = {"violation_factor": (0.3, 0.6), "unclosed_factor": (0.0, 0.85)}
+
+
 @dataclass(frozen=True)
 class RewardConfig:
-    """Constants of the published rewards. The defaults are the published values.
+    """Which rewards, and their constants. The defaults are the published values.
+
+    A constant that is left out (or None) takes its profile's value, so after construction every field is a number.
+    To change the profile, make a new configuration: `dataclasses.replace` would carry the other profile's values over.
 
     Raises:
         TypeError: a value is not a number, or not an integer where an integer is declared.
-        ValueError: a value is outside its range. The message names the field.
+        ValueError: the profile is unknown, or a value is outside its range. The message names the field.
     """
 
+    profile: str = _constant(
+        "published",
+        "Which rewards: `published` is the form of the paper, `robust` closes its blind spots (docs/REWARDS.md).",
+    )
     teds_weight: float = _constant(0.45, "Table: weight of TEDS_s, the structure-only tree similarity. In [0, 1].")
     cell_weight: float = _constant(0.55, "Table: weight of s_cell, the similarity of the cell texts. In [0, 1].")
     row_penalty: float = _constant(0.35, "Table: largest penalty p_row for too many or too few rows. In [0, 1].")
@@ -54,10 +71,16 @@ class RewardConfig:
     unparsed_weight: float = _constant(
         0.15, "Table: weight of the plain edit similarity for a prediction that holds no table. In [0, 1]."
     )
-    violation_factor: float = _constant(
-        0.3, "Formula: factor for each check that the reference passes and the prediction fails. In [0, 1]."
+    unclosed_factor: float = _per_profile(
+        "Table: factor for a prediction that does not close its table. Published 0, robust 0.85. In [0, 1]."
     )
-    gate_ngram: int = _constant(8, "Gate: length of the n-grams of rho8, in whitespace-separated tokens. At least 1.")
+    violation_factor: float = _per_profile(
+        "Formula: factor for each check that the reference passes and the prediction fails. Published 0.3 with four "
+        "checks, robust 0.6 with nine. In [0, 1]."
+    )
+    gate_ngram: int = _constant(
+        8, "Gate: length of the n-grams, in whitespace-separated tokens (robust: in units). At least 1."
+    )
     gate_min_tokens: int = _constant(
         16, "Gate: rho8 is 1 for predictions of fewer tokens than this. At least gate_ngram."
     )
@@ -67,9 +90,17 @@ class RewardConfig:
     gate_run_span: int = _constant(
         200, "Gate: a run this many characters longer than gate_run_free brings the gate to 0. At least 1."
     )
+    gate_repeat_free: int = _constant(
+        64, "Gate, robust: this many repeated n-grams cost nothing. In units, at least 1."
+    )
 
     def __post_init__(self) -> None:
-        for item in fields(self):
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile must be {' or '.join(PROFILES)}: {self.profile!r}")
+        for name, values in _PROFILE_VALUES.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, values[PROFILES.index(self.profile)])
+        for item in fields(self)[1:]:
             value = getattr(self, item.name)
             integral = isinstance(item.default, int)
             if isinstance(value, bool) or not isinstance(value, int if integral else (int, float)):
@@ -81,11 +112,12 @@ class RewardConfig:
             "loop_penalty_base",
             "loop_penalty_slope",
             "unparsed_weight",
+            "unclosed_factor",
             "violation_factor",
         ):
             self._require(name, 0.0, 1.0)
         self._require("shape_bonus", 0.0, 0.5)
-        for name in ("row_penalty_min_rows", "loop_min_allowance", "gate_ngram", "gate_run_span"):
+        for name in ("row_penalty_min_rows", "loop_min_allowance", "gate_ngram", "gate_run_span", "gate_repeat_free"):
             self._require(name, 1, math.inf)
         for name in ("loop_extra_allowance", "gate_run_free"):
             self._require(name, 0, math.inf)
@@ -99,6 +131,7 @@ class RewardConfig:
 
 
 PUBLISHED = RewardConfig()
+ROBUST = RewardConfig(profile="robust")
 
 
 @dataclass(frozen=True)

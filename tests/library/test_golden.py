@@ -15,7 +15,7 @@ from rewards.html_table import parse_table
 from rewards.markup import normalize_table
 from rewards.tree_distance import apted_distance
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 COMMON = {"similarity", "gate", "rho8", "longest_run"}
 KEYS = {
     "text": COMMON | {"ned"},
