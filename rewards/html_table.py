@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from lxml import etree
 
+from rewards.subtrees import Node
 from rewards.teds import count_nodes
-from rewards.tree_distance import Node
 
 # Elements nested deeper than this below the table are not read. A table needs three: section, row, cell.
 MAX_DEPTH = 32
@@ -89,19 +89,20 @@ class _Reader:
         return Node(element.tag, tuple(self.read(child, depth - 1, row) for child in children))
 
     def _read_cell(self, element: etree._Element, row: _Row | None) -> Node:
-        colspan = _span(element.get("colspan"))
+        colspan = read_span(element.get("colspan"))
         text = " ".join("".join(_texts(element)).split())
         self.cell_texts.append(text)
         if row is not None:
             row.texts.append(text)
             row.columns += min(max(colspan, 1), MAX_COLSPAN)
-        return Node(("td", colspan, _span(element.get("rowspan"))))
+        return Node(("td", colspan, read_span(element.get("rowspan"))))
 
 
 def _texts(element: etree._Element) -> Iterator[str]:
     return element.itertext()  # type: ignore[no-any-return]
 
 
-def _span(value: str | None) -> int:
+def read_span(value: str | None) -> int:
+    """The leading integer of a span attribute, 1 if there is none. Not clamped: the metric compares what is written."""
     match = _SPAN.match(value) if value else None
     return int(match[1]) if match else 1

@@ -6,14 +6,18 @@ their spans and not by their content.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from rewards.tree_distance import Node, tree_distance
 
 
 def count_nodes(tree: Node) -> int:
     """Number of nodes, the root included."""
-    return 1 + sum(map(count_nodes, tree.children))
+    return 1 + sum([count_nodes(child) if child.children else 1 for child in tree.children])
 
 
+# The completions of a group share a reference and often a structure.
+@lru_cache(maxsize=128)
 def structure_similarity(tree: Node, other: Node) -> float:
     """TEDS_s: `1 - distance / n`, n the larger number of nodes below the roots. At most 1, may be negative.
 

@@ -2,44 +2,100 @@
 
 `tree_distance` is the unit-cost distance of Zhang and Shasha (1989), which apted computes too. It is fast on
 tables because equal subtrees are found by hash-consing, so that each distinct row is compared once, because
-equal leading and trailing rows are stripped, because two cheap bounds often meet, and because the upper one
-keeps the search to a band. `apted_distance` is the slow reference that the tests compare it with.
+equal leading and trailing rows are stripped, and because distances of rows of cells have a closed form. The
+recurrence itself is compiled where numba is installed (the `fast` extra); in plain Python two cheap bounds often
+meet, and the upper one keeps it to a band. `apted_distance` is the slow reference that the tests compare with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from operator import add
-from typing import NamedTuple
+import threading
+from functools import lru_cache
+from importlib.util import find_spec
 
 from rapidfuzz.distance import Levenshtein
 
-# Where the exact distance needs more cells than this (about a second), the distance of the best top-down
-# alignment stands in for it. That is never smaller, so the similarity can only be lower.
+from rewards import zhang_shasha
+from rewards.subtrees import Forest, Node, Pool, Problem
+
+__all__ = ["Node", "apted_distance", "tree_distance"]
+
+# Where the exact distance needs more cells than this (about a second in plain Python), the distance of the best
+# top-down alignment stands in for it. That is never smaller, so the similarity can only be lower. The limit does not
+# depend on whether the recurrence is compiled, and neither does any reward.
 MAX_CELLS = 3_000_000
 
-_FAR = 1 << 40  # cost of a cell outside of the band
+# A pool of more distinct subtrees is not kept for the next comparison.
+MAX_POOL = 20_000
 
 
-class Node(NamedTuple):
-    """An ordered tree with labelled nodes."""
+def tree_distance(tree: Node, other: Node, compiled: bool | None = None) -> int:
+    """Smallest number of node insertions, deletions and renamings that turn one tree into the other.
 
-    label: Hashable
-    children: tuple[Node, ...] = ()
+    Args:
+        tree: a tree; the recursion is as deep as it.
+        other: another one.
+        compiled: whether to use numba; None if it is installed. The result is the same.
 
-
-def tree_distance(tree: Node, other: Node) -> int:
-    """Smallest number of node insertions, deletions and renamings that turn one tree into the other."""
-    pool = _Pool()
+    Raises:
+        ModuleNotFoundError: compiled is true and numba is not installed.
+    """
+    if tree == other:
+        return 0
+    pool = _pool_of(other)
     left, right = _strip(pool, (pool.intern(tree),), (pool.intern(other),))
+    if not left or not right:
+        return sum(map(pool.size, left + right))
+    if compiled or (compiled is None and _has_numba()):
+        return _compiled_distance(pool, left, right)
+    return _plain_python_distance(pool, left, right)
+
+
+class _LastPool(threading.local):
+    """The pool of the tree that was compared last, in each thread."""
+
+    tree: Node | None = None
+    pool: Pool
+
+
+_last = _LastPool()
+
+
+def _pool_of(tree: Node) -> Pool:
+    """A pool to intern a tree in. A group of completions has one reference and most rows in common, so it is kept."""
+    if _last.tree != tree or len(_last.pool.texts) > MAX_POOL:
+        _last.tree, _last.pool = tree, Pool()
+    return _last.pool
+
+
+@lru_cache(maxsize=1)
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def _compiled_distance(pool: Pool, left: Forest, right: Forest) -> int:
+    from rewards.zhang_shasha_compiled import forest_distance  # slow to import, and needs the `fast` extra
+
+    problem = Problem(pool, left, right)
+    nodes = len(problem.left.subtrees), len(problem.right.subtrees)
+    if nodes[0] * nodes[1] + problem.subtree_cells() > MAX_CELLS:
+        upper = _Alignment(pool).distance(left, right)
+        if upper == _lower_bound(pool, left, right) or _is_too_large(problem, upper):
+            return upper
+    return forest_distance(problem)
+
+
+def _plain_python_distance(pool: Pool, left: Forest, right: Forest) -> int:
     upper = _Alignment(pool).distance(left, right)
     if upper == _lower_bound(pool, left, right):
         return upper
-    left_nodes, right_nodes = _Postorder(pool, left), _Postorder(pool, right)
-    subtree_cells = left_nodes.keyroot_size() * right_nodes.keyroot_size()
-    if subtree_cells + len(left_nodes.subtrees) * min(len(right_nodes.subtrees), upper) > MAX_CELLS:
-        return upper
-    return _zhang_shasha(pool, left_nodes, right_nodes, upper)
+    problem = Problem(pool, left, right)
+    return upper if _is_too_large(problem, upper) else zhang_shasha.forest_distance(problem, upper)
+
+
+def _is_too_large(problem: Problem, upper: int) -> bool:
+    left, right = len(problem.left.subtrees), len(problem.right.subtrees)
+    return problem.subtree_cells() + left * min(right, upper) > MAX_CELLS
 
 
 def apted_distance(tree: Node, other: Node) -> int:
@@ -56,44 +112,7 @@ def apted_distance(tree: Node, other: Node) -> int:
     return int(APTED(tree, other, UnitCost()).compute_edit_distance())
 
 
-Forest = tuple[int, ...]  # numbers of the trees
-Distances = dict[int, dict[int, int]]
-
-
-class _Pool:
-    """Hash-consed subtrees: equal subtrees have one number. Lists are indexed by that number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[tuple[str, Forest], int] = {}
-        self.symbols: dict[Hashable, str] = {}  # label -> one character, so that labels compare as strings
-        self.labels: list[str] = []
-        self.children: list[Forest] = []
-        self.sizes: list[int] = []
-
-    def intern(self, tree: Node) -> int:
-        symbol = self.symbols.setdefault(tree.label, chr(len(self.symbols)))
-        children = tuple(map(self.intern, tree.children))
-        key = (symbol, children)
-        found = self.numbers.get(key)
-        if found is None:
-            found = self.numbers[key] = len(self.sizes)
-            self.labels.append(symbol)
-            self.children.append(children)
-            self.sizes.append(1 + sum(self.sizes[child] for child in children))
-        return found
-
-    def preorder(self, forest: Forest) -> Iterator[int]:
-        for subtree in forest:
-            yield subtree
-            yield from self.preorder(self.children[subtree])
-
-    def postorder(self, forest: Forest) -> Iterator[int]:
-        for subtree in forest:
-            yield from self.postorder(self.children[subtree])
-            yield subtree
-
-
-def _strip(pool: _Pool, left: Forest, right: Forest) -> tuple[Forest, Forest]:
+def _strip(pool: Pool, left: Forest, right: Forest) -> tuple[Forest, Forest]:
     """Both forests without what an optimal mapping can map to itself.
 
     With unit costs these are equal leading and trailing trees, and the roots of two single trees if they are
@@ -108,34 +127,33 @@ def _strip(pool: _Pool, left: Forest, right: Forest) -> tuple[Forest, Forest]:
         while end < shorter - start and left[-1 - end] == right[-1 - end]:
             end += 1
         left, right = left[start : len(left) - end], right[start : len(right) - end]
-        if len(left) != 1 or len(right) != 1 or pool.labels[left[0]] != pool.labels[right[0]]:
+        if len(left) != 1 or len(right) != 1 or pool.label(left[0]) != pool.label(right[0]):
             return left, right
         left, right = pool.children[left[0]], pool.children[right[0]]
 
 
-def _lower_bound(pool: _Pool, left: Forest, right: Forest) -> int:
+def _lower_bound(pool: Pool, left: Forest, right: Forest) -> int:
     """Edit distance of the label sequences, in pre- and postorder: a tree edit changes each by one edit."""
-    bound = 0
-    for order in (pool.preorder, pool.postorder):
-        left_labels, right_labels = (
-            "".join(pool.labels[subtree] for subtree in order(forest)) for forest in (left, right)
-        )
-        bound = max(bound, Levenshtein.distance(left_labels, right_labels))
-    return bound
+    preorder = ("".join(pool.texts[subtree] for subtree in forest) for forest in (left, right))
+    postorder = (
+        "".join(pool.label(subtree) for tree in forest for subtree in pool.postorder(tree)) for forest in (left, right)
+    )
+    return max(Levenshtein.distance(*preorder), Levenshtein.distance(*postorder))
 
 
 class _Alignment:
     """Selkow's top-down distance, never below the tree distance: whole subtrees are inserted or deleted."""
 
-    def __init__(self, pool: _Pool) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.known: dict[tuple[int, int], int] = {}
 
     def distance(self, left: Forest, right: Forest) -> int:
         """Edit distance of two sequences of trees, a tree costing its size to insert or delete."""
-        sizes, labels = self.pool.sizes, self.pool.labels
-        if all(sizes[subtree] == 1 for subtree in left + right):
-            return Levenshtein.distance("".join(labels[s] for s in left), "".join(labels[s] for s in right))
+        texts = self.pool.texts
+        if not any(map(self.pool.children.__getitem__, left + right)):
+            return Levenshtein.distance("".join([texts[s] for s in left]), "".join([texts[s] for s in right]))
+        sizes = {subtree: len(texts[subtree]) for subtree in left + right}
         previous = [0]
         for other in right:
             previous.append(previous[-1] + sizes[other])
@@ -156,128 +174,7 @@ class _Alignment:
         cost = self.known.get((subtree, other))
         if cost is None:
             pool = self.pool
-            renamed = pool.labels[subtree] != pool.labels[other]
+            renamed = pool.label(subtree) != pool.label(other)
             cost = renamed + self.distance(pool.children[subtree], pool.children[other])
             self.known[subtree, other] = cost
         return cost
-
-
-class _Postorder:
-    """A forest as lists in postorder, for Zhang and Shasha's recurrence."""
-
-    def __init__(self, pool: _Pool, forest: Forest) -> None:
-        self.subtrees = list(pool.postorder(forest))
-        # Index of the leftmost leaf below each node, which is where its subtree begins.
-        self.starts = [index - pool.sizes[subtree] + 1 for index, subtree in enumerate(self.subtrees)]
-        # Keyroots: the last node with a given leftmost leaf. Of equal subtrees, the first is enough.
-        last_with_start = {start: index for index, start in enumerate(self.starts)}
-        distinct = {self.subtrees[index]: index for index in reversed(last_with_start.values())}
-        self.keyroots = sorted(distinct.values())
-
-    def keyroot_size(self) -> int:
-        """Total number of nodes below the keyroots."""
-        return sum(keyroot - self.starts[keyroot] + 1 for keyroot in self.keyroots)
-
-
-def _zhang_shasha(pool: _Pool, left: _Postorder, right: _Postorder, upper: int) -> int:
-    """The exact distance of two forests, given an upper bound of it."""
-    distances: Distances = {subtree: {} for subtree in left.subtrees}
-    for i in left.keyroots:
-        for j in right.keyroots:
-            _subtree_distances(pool, left, right, i, j, distances)
-    return _forest_distance(left, right, distances, upper)
-
-
-def _subtree_distances(pool: _Pool, left: _Postorder, right: _Postorder, i: int, j: int, distances: Distances) -> None:
-    """Finds the distance of every pair of subtrees on the leftmost paths below keyroots i and j.
-
-    Rows and columns are the nodes below the keyroots. A cell is the distance between the forests up to and
-    including both nodes.
-    """
-    labels = pool.labels
-    first_i, first_j = left.starts[i], right.starts[j]
-    subtrees = left.subtrees[first_i : i + 1]
-    starts = [start - first_i for start in left.starts[first_i : i + 1]]
-    columns = right.subtrees[first_j : j + 1]
-    column_starts = [start - first_j for start in right.starts[first_j : j + 1]]
-    on_leftmost_path = [y for y, start in enumerate(column_starts) if start == 0]
-
-    def next_row(x: int, above: list[int], base: list[int]) -> list[int]:
-        label, known = labels[subtrees[x]], distances[subtrees[x]]
-        if starts[x]:
-            matched = [base[s] + known[column] for s, column in zip(column_starts, columns, strict=True)]
-            return _fill(above, matched, 0, len(columns), x + 1)
-        # Where both nodes are on the leftmost paths, they are matched themselves, not their subtrees.
-        matched = [
-            s + known[column] if s else over + (label != labels[column])
-            for s, column, over in zip(column_starts, columns, above, strict=False)
-        ]
-        row = _fill(above, matched, 0, len(columns), x + 1)
-        known.update((columns[y], row[y + 1]) for y in on_leftmost_path)
-        return row
-
-    _sweep(starts, len(columns), next_row)
-
-
-def _forest_distance(left: _Postorder, right: _Postorder, distances: Distances, upper: int) -> int:
-    """The distance of two forests whose subtrees' distances are known.
-
-    Only cells that a path within the upper bound can pass are computed: a path through the cell after x and y
-    nodes costs at least |x - y| up to it and |surplus - (x - y)| from it.
-    """
-    width = len(right.subtrees)
-    surplus = len(left.subtrees) - width
-    to_columns: dict[int, list[int]] = {}  # subtree -> its distance to the subtree at each column
-
-    def next_row(x: int, above: list[int], base: list[int]) -> list[int]:
-        subtree = left.subtrees[x]
-        low = max(0, x - (surplus + upper) // 2)
-        high = min(width, x + 1 + (upper - surplus) // 2)
-        if subtree not in to_columns:
-            to_columns[subtree] = list(map(distances[subtree].__getitem__, right.subtrees))
-        before = map(base.__getitem__, right.starts[low:high])
-        return _fill(above, list(map(add, before, to_columns[subtree][low:high])), low, high, x + 1)
-
-    return _sweep(left.starts, width, next_row)[-1]
-
-
-NextRow = Callable[[int, list[int], list[int]], list[int]]
-
-
-def _sweep(starts: list[int], width: int, next_row: NextRow) -> list[int]:
-    """The last row of a table, found row by row.
-
-    `next_row` gets the index of a node, the row above it and the row at which its subtree begins. A row is
-    kept for as long as a subtree that begins there is open.
-    """
-    last_use = {start: x for x, start in enumerate(starts)}
-    above = list(range(width + 1))
-    kept = {0: above}
-    for x, start in enumerate(starts):
-        row = next_row(x, above, kept[start])
-        if last_use[start] == x:
-            del kept[start]
-        if x + 1 in last_use:
-            kept[x + 1] = row
-        above = row
-    return above
-
-
-def _fill(above: list[int], matched: list[int], low: int, high: int, first: int) -> list[int]:
-    """The row below `above`: the cheapest of deletion, insertion and match, for columns low < y <= high.
-
-    `matched` holds the costs of a match for these columns, and `first` is the cost of column 0.
-    """
-    cost = first if low == 0 else _FAR
-    row = [_FAR] * low
-    row.append(cost)
-    append = row.append
-    for over, match in zip(above[low + 1 : high + 1], matched, strict=True):
-        if over < cost:
-            cost = over
-        cost += 1
-        if match < cost:
-            cost = match
-        append(cost)
-    row.extend([_FAR] * (len(above) - 1 - high))
-    return row

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards import tree_distance as module
+from rewards import zhang_shasha
+from rewards.subtrees import Pool, Problem
 from rewards.teds import count_nodes, structure_similarity
 from rewards.tree_distance import Node, apted_distance, tree_distance
 
-DISTANCES = [pytest.param(tree_distance, id="fast"), pytest.param(apted_distance, id="apted")]
+plain_python = partial(tree_distance, compiled=False)
+compiled = partial(tree_distance, compiled=True)
+needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="the `fast` extra is not installed")
+FAST = [pytest.param(plain_python, id="python"), pytest.param(compiled, id="compiled", marks=needs_numba)]
+DISTANCES = [*FAST, pytest.param(apted_distance, id="apted")]
 
 trees = st.recursive(
     st.sampled_from("abc").map(Node),
@@ -51,38 +59,40 @@ def test_known_distances(distance, tree: Node, other: Node, expected: int) -> No
     assert distance(other, tree) == expected
 
 
+@pytest.mark.parametrize("distance", FAST)
 @settings(deadline=None, max_examples=150)
-@given(trees, trees)
-def test_random_trees_have_the_distance_of_apted(tree: Node, other: Node) -> None:
-    assert tree_distance(tree, other) == apted_distance(tree, other)
+@given(tree=trees, other=trees)
+def test_random_trees_have_the_distance_of_apted(distance, tree: Node, other: Node) -> None:
+    assert distance(tree, other) == apted_distance(tree, other)
 
 
+@pytest.mark.parametrize("distance", FAST)
 @settings(deadline=None, max_examples=150)
-@given(tables, tables)
-def test_random_tables_have_the_distance_of_apted(tree: Node, other: Node) -> None:
-    assert tree_distance(tree, other) == apted_distance(tree, other)
+@given(tree=tables, other=tables)
+def test_random_tables_have_the_distance_of_apted(distance, tree: Node, other: Node) -> None:
+    assert distance(tree, other) == apted_distance(tree, other)
 
 
 @settings(deadline=None, max_examples=100)
 @given(trees | tables, trees | tables)
 def test_bounds_enclose_the_distance_and_the_recurrence_alone_finds_it(tree: Node, other: Node) -> None:
-    pool = module._Pool()
+    pool = Pool()
     left, right = (pool.intern(tree),), (pool.intern(other),)
     expected = apted_distance(tree, other)
     upper = module._Alignment(pool).distance(left, right)
     assert module._lower_bound(pool, left, right) <= expected <= upper
     for bound in (expected, upper):  # the tightest band, and the one that is used
-        nodes = module._Postorder(pool, left), module._Postorder(pool, right)
-        assert module._zhang_shasha(pool, *nodes, bound) == expected
+        assert zhang_shasha.forest_distance(Problem(pool, left, right), bound) == expected
 
 
+@needs_numba
 @settings(deadline=None, max_examples=50)
 @given(tables, tables)
-def test_above_the_cell_limit_the_similarity_is_never_too_high(tree: Node, other: Node) -> None:
-    exact = tree_distance(tree, other)
+def test_above_the_cell_limit_both_paths_give_the_same_distance_and_never_too_small_a_one(a: Node, b: Node) -> None:
+    exact = tree_distance(a, b)
     limit, module.MAX_CELLS = module.MAX_CELLS, 0
     try:
-        assert tree_distance(tree, other) >= exact
+        assert plain_python(a, b) == compiled(a, b) >= exact
     finally:
         module.MAX_CELLS = limit
 
