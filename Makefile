@@ -1,12 +1,13 @@
 # make demo   install into .venv and run the main job on the tiny model
 # make test   lint, type check and every test
+# make test-rewards   the reward library alone, installed without torch and numba, in an environment of its own
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO_FLAGS ?=
 
-.PHONY: demo test install clean
+.PHONY: demo test test-rewards install clean
 
 install: $(INSTALLED)
 
@@ -26,5 +27,10 @@ test: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
+test-rewards:
+	test -x $(VENV)-rewards/bin/python || $(PYTHON) -m venv $(VENV)-rewards
+	$(VENV)-rewards/bin/python -m pip install --quiet --constraint constraints.txt ".[dev]"
+	$(VENV)-rewards/bin/python -m pytest tests/library
+
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(VENV)-rewards runs build dist

@@ -27,6 +27,7 @@ from rewards import RewardConfig
 
 ROLLOUT_ENGINES = ("transformers",)
 OCR_REWARD = "ocr"
+REWARD_TIMEOUT_S = 10.0
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")  # as in TRL's loss
 SCALE_REWARDS = ("group", "batch", "none", True, False)
 
@@ -38,10 +39,11 @@ _AT_LEAST_1: _Limit = (lambda value: value >= 1, "at least 1")
 _LIMITS: dict[str, _Limit] = {
     **dict.fromkeys(["rollout_batch_size", "evaluation_batch_size", "max_completion_length", "save_total_limit"],
                     _AT_LEAST_1),
-    **dict.fromkeys(["temperature", "repetition_penalty", "save_steps", "logging_steps", "num_train_epochs"],
+    **dict.fromkeys(["temperature", "repetition_penalty", "save_steps", "logging_steps", "num_train_epochs",
+                     "reward_timeout"],
                     _POSITIVE),
     **dict.fromkeys(["learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "top_k", "evaluation_seed",
-                     "dataloader_num_workers"], _NOT_NEGATIVE),
+                     "dataloader_num_workers", "reward_workers"], _NOT_NEGATIVE),
     "max_steps": (lambda value: value > 0 or value == -1, "at least 1, or -1 to train for num_train_epochs"),
     "top_p": (lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
     "min_p": (lambda value: 0 <= value <= 1, "between 0 and 1"),
@@ -53,7 +55,7 @@ _OF_ONE_LAUNCH = ("dry_run", "resume_from_checkpoint")  # say how a run is start
 # Settings that may differ between a run and its continuation: they do not touch the weights or the rollouts.
 _FREE_TO_CHANGE = ("output_dir", "report_to", "run_name", "project", "disable_tqdm", "push_to_hub", "debug",
                    "skip_memory_metrics", "eval_data", "max_eval_rows", "image_check_workers",
-                   "data_cache_dir")  # fmt: skip
+                   "data_cache_dir", "reward_workers", "reward_timeout")  # fmt: skip
 _FREE_PREFIXES = ("logging_", "log_", "save_", "evaluation_", "dataloader_", "hub_", "trackio_")
 
 
@@ -122,6 +124,20 @@ class GravityConfig(GRPOConfig):
             "(reward_weights)."
         },
     )
+    reward_workers: int = field(
+        default=0,
+        metadata={
+            "help": "Processes in which the OCR reward scores, for each training process: 8 ranks of a machine with "
+            "4 workers each make 32 processes. 0 scores in the training process, without a deadline."
+        },
+    )
+    reward_timeout: float = field(
+        default=REWARD_TIMEOUT_S,
+        metadata={
+            "help": "Seconds that a worker may take for one completion. One that takes longer has no reward and is "
+            "left out; it is saved in slow_samples.jsonl. Only with reward_workers."
+        },
+    )
     shuffle_rewards: bool = field(
         default=False,
         metadata={
@@ -177,6 +193,14 @@ class GravityConfig(GRPOConfig):
             raise ConfigError("reward_functions is empty: name at least one, for example `ocr`")
         if len(set(self.reward_functions)) < len(self.reward_functions):
             raise ConfigError(f"reward_functions names a function twice: {', '.join(self.reward_functions)}")
+        if self.reward_workers and OCR_REWARD not in self.reward_functions:
+            raise ConfigError(
+                f"reward_workers: {self.reward_workers} has no effect: it needs `{OCR_REWARD}` among reward_functions"
+            )
+        if not self.reward_workers and self.reward_timeout != REWARD_TIMEOUT_S:
+            raise ConfigError(
+                f"reward_timeout: {self.reward_timeout} has no effect: it needs reward_workers of at least 1"
+            )
         weights = self.reward_weights
         if weights is None:
             return

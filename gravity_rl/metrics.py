@@ -70,7 +70,7 @@ class Prediction:
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Metrics of one generation, by task.
+    """Metrics of one generation, by task. Completions without a reward count for length and truncation only.
 
     For each task: ``rewards/<task>/mean`` and ``rewards/<task>/std`` (over completions, population),
     ``<task>/length`` (tokens), ``<task>/truncated``, ``<task>/gated`` (gate below 1),
@@ -80,14 +80,16 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for task, rows in _by_task(rollouts).items():
         rewards = [row.reward for row in rows if row.reward is not None]
-        groups: dict[int, set[float | None]] = defaultdict(set)
+        groups: dict[int, set[float]] = {row.prompt_id: set() for row in rows}
         for row in rows:
-            groups[row.prompt_id].add(row.reward)
-        metrics[f"rewards/{task}/mean"] = statistics.fmean(rewards)
-        metrics[f"rewards/{task}/std"] = statistics.pstdev(rewards)
+            if row.reward is not None:
+                groups[row.prompt_id].add(row.reward)
+        if rewards:
+            metrics[f"rewards/{task}/mean"] = statistics.fmean(rewards)
+            metrics[f"rewards/{task}/std"] = statistics.pstdev(rewards)
         metrics[f"{task}/length"] = statistics.fmean(row.length for row in rows)
         metrics[f"{task}/truncated"] = share(row.truncated for row in rows)
-        metrics[f"{task}/zero_variance_groups"] = share(len(values) == 1 for values in groups.values())
+        metrics[f"{task}/zero_variance_groups"] = share(len(values) < 2 for values in groups.values())
         metrics |= {f"{task}/{name}": value for name, value in part_means([row.parts for row in rows]).items()}
     return metrics
 

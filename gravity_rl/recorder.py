@@ -71,6 +71,7 @@ class RunDirectory:
         self.evaluation = path / "evaluation"
         self.tensorboard = path / "tensorboard"
         self.final = path / "final"
+        self.slow_samples = path / "slow_samples.jsonl"
 
     def start(self, config: RunConfig, *, num_processes: int, device: str) -> None:
         """Write the configuration, and add this launch to ``environment.json``."""

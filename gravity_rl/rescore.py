@@ -22,17 +22,19 @@ from rewards import RewardConfig, score
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A recorded OCR reward that differs from the recomputed one."""
+class Comparison:
+    """A recorded OCR reward beside the recomputed one."""
 
     step: int
     id: str
-    recorded: float | None
+    recorded: float
     recomputed: float
 
 
-def rescore(path: Path) -> tuple[int, list[Mismatch]]:
+def rescore(path: Path) -> tuple[int, list[Comparison]]:
     """Recompute every recorded OCR reward of a run, in the float32 precision of the trainer.
+
+    Rollouts that the reward's workers could not score in time have none, and are left out.
 
     Returns:
         Number of rollouts compared, and those that differ.
@@ -47,11 +49,11 @@ def rescore(path: Path) -> tuple[int, list[Mismatch]]:
         config = RewardConfig(**constants)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path / 'config.yaml'}: {error}") from error
-    rows = read_rollouts(path).to_pylist()
-    return len(rows), list(_mismatches(rows, config))
+    compared = list(_compare(read_rollouts(path).to_pylist(), config))
+    return len(compared), [reward for reward in compared if reward.recorded != reward.recomputed]
 
 
-def _mismatches(rows: Sequence[dict[str, Any]], config: RewardConfig) -> Iterator[Mismatch]:
+def _compare(rows: Sequence[dict[str, Any]], config: RewardConfig) -> Iterator[Comparison]:
     for row in rows:
         where = f"rollouts/step_{row['step']:06d}.parquet, row {row['id']!r}"
         for column in ("completion", "reference", "rewards"):
@@ -65,9 +67,10 @@ def _mismatches(rows: Sequence[dict[str, Any]], config: RewardConfig) -> Iterato
             raise ConfigError(f"{where}: rewards is not JSON: {error}") from error
         if not isinstance(rewards, dict) or "ocr" not in rewards:
             raise ConfigError("the run did not use the built-in reward `ocr`, so there is nothing to recompute")
+        if rewards["ocr"] is None:
+            continue
         recomputed = float(np.float32(score(row["task"], row["completion"], row["reference"], config).value))
-        if rewards["ocr"] != recomputed:
-            yield Mismatch(row["step"], row["id"], rewards["ocr"], recomputed)
+        yield Comparison(row["step"], row["id"], rewards["ocr"], recomputed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ import importlib
 import numbers
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 
 from gravity_rl.config import OCR_REWARD, GravityConfig
 from gravity_rl.parsing import ConfigError
-from rewards import RewardConfig
-from rewards.adapters.trl import OCRReward
+from rewards import RewardConfig, Score
+from rewards.adapters.trl import OCRReward, completion_text
+from rewards.workers import PoolError, RewardPool
 
 RewardFunction = Callable[..., Any]
 
@@ -31,34 +33,79 @@ class RewardError(ValueError):
 class RecordedOCRReward:
     """The OCR reward as a TRL reward function that keeps the components of the batch it scored last.
 
+    Args:
+        config: the profile of the rewards and its constants.
+        pool: worker processes that score, with the same configuration; without, this process does.
+
     Attributes:
-        parts: for each completion of the last call, component of the reward → value.
+        parts: for each completion of the last call, component of the reward → value; empty without a reward.
     """
 
     __name__ = OCR_REWARD
 
-    def __init__(self, config: RewardConfig):
+    def __init__(self, config: RewardConfig, pool: RewardPool | None = None):
         self._reward = OCRReward(config)
+        self._pool = pool
         self.parts: list[dict[str, float]] = []
 
     def __call__(
         self, completions: Sequence[Any], task: Sequence[str], reference: Sequence[str], **columns: Any
-    ) -> list[float]:
-        scores = self._reward.scores(completions, task, reference)
-        self.parts = [{name: float(value) for name, value in score.parts.items()} for score in scores]
-        return [score.value for score in scores]
+    ) -> list[float | None]:
+        """The reward of each completion; None for one that a worker could not score in time.
+
+        Raises:
+            RewardError: the workers cannot work any more.
+        """
+        scores = self._scores(completions, task, reference)
+        self.parts = [
+            {} if score is None else {name: float(value) for name, value in score.parts.items()} for score in scores
+        ]
+        return [None if score is None else score.value for score in scores]
+
+    def _scores(
+        self, completions: Sequence[Any], task: Sequence[str], reference: Sequence[str]
+    ) -> Sequence[Score | None]:
+        if self._pool is None:
+            return self._reward.scores(completions, task, reference)
+        try:
+            return self._pool.score_batch(task, [completion_text(completion) for completion in completions], reference)
+        except PoolError as error:
+            raise RewardError(f"reward function {OCR_REWARD!r}: {error}") from error
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if self._pool is not None:
+            self._pool.close()
 
 
-def load_reward_functions(config: GravityConfig, rewards: RewardConfig) -> list[RewardFunction]:
-    """The callables that ``reward_functions`` names, in its order.
+def load_reward_functions(
+    config: GravityConfig, rewards: RewardConfig, slow_samples: Path | None = None
+) -> list[RewardFunction]:
+    """The callables that ``reward_functions`` names, in its order; starts the ``reward_workers`` of this process.
+
+    Args:
+        config: the training settings.
+        rewards: the profile of the OCR reward and its constants.
+        slow_samples: JSONL file for completions that the workers could not score.
 
     Raises:
         ConfigError: an import path is malformed, does not import or names nothing callable.
+        RewardError: the workers do not come up.
     """
-    return [
-        RecordedOCRReward(rewards) if path == OCR_REWARD else checked_reward(_import_callable(path))
-        for path in config.reward_functions
+    functions = [
+        None if path == OCR_REWARD else checked_reward(_import_callable(path)) for path in config.reward_functions
     ]
+    return [function or _load_ocr_reward(config, rewards, slow_samples) for function in functions]
+
+
+def _load_ocr_reward(config: GravityConfig, rewards: RewardConfig, slow_samples: Path | None) -> RecordedOCRReward:
+    if not config.reward_workers:
+        return RecordedOCRReward(rewards)
+    try:
+        pool = RewardPool(config.reward_workers, config.reward_timeout, rewards, slow_samples)
+    except PoolError as error:
+        raise RewardError(f"reward_workers: {config.reward_workers}: {error}") from error
+    return RecordedOCRReward(rewards, pool)
 
 
 def _import_callable(path: str) -> RewardFunction:

@@ -14,7 +14,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,7 +64,9 @@ def train(config: RunConfig) -> int:
     is_main = training.process_index == 0
     if training.dry_run:
         with scratch_directory(training) as scratch:
-            report = dry_run(build_trainer(config, RunDirectory(scratch, is_main=is_main))[0])
+            trainer, _ = build_trainer(config, RunDirectory(scratch, is_main=is_main))
+            with closing(trainer):
+                report = dry_run(trainer)
         if is_main:
             print(report)
         return 0
@@ -79,10 +81,11 @@ def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
     checkpoint = choose_checkpoint(config, run)
     training.distributed_state.wait_for_everyone()  # all have looked before one writes
     trainer, held_out = build_trainer(config, run)
-    check_sharding(trainer, held_out)
-    run.start(config, num_processes=training.world_size, device=str(training.device))
-    before = evaluate_held_out(trainer, held_out, config, "before")
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    with closing(trainer):
+        check_sharding(trainer, held_out)
+        run.start(config, num_processes=training.world_size, device=str(training.device))
+        before = evaluate_held_out(trainer, held_out, config, "before")
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.stop_on_signal.stopped_by is not None:
         return 128 + trainer.stop_on_signal.stopped_by
     trainer.save_final(run.final)
@@ -118,7 +121,7 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer,
     training, data = config.training, config.data
     folder = resolve_checkpoint(config.model.model_name_or_path, config.model.revision)
     processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
-    reward_functions = load_reward_functions(training, config.rewards)
+    reward_functions = load_reward_functions(training, config.rewards, run.slow_samples)
     train_set, held_out = load_datasets(config, processor)
     trainer = GravityTrainer(
         model=load_model(folder, config.model),

@@ -20,7 +20,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, TrainerCallback
 
 from gravity_rl.checkpoint import AtomicCheckpointMixin
-from gravity_rl.config import GravityConfig
+from gravity_rl.config import OCR_REWARD, GravityConfig
 from gravity_rl.metrics import Rollout, rollout_metrics
 from gravity_rl.model import never_sampled_ids
 from gravity_rl.parsing import ConfigError
@@ -33,7 +33,8 @@ class GravityTrainer(AtomicCheckpointMixin):
 
     Args:
         model: the policy; its checkpoint folder is also that of the frozen reference.
-        reward_functions: TRL reward functions; every one must return a finite number for every completion.
+        reward_functions: TRL reward functions; every one must return a finite number for every completion, except
+            that the OCR reward may leave completions out that its workers could not score.
         args: training settings.
         train_dataset: rows with columns prompt, image, task, reference, id and source.
         processor: image and text processor of the model.
@@ -98,6 +99,7 @@ class GravityTrainer(AtomicCheckpointMixin):
             return rewards
         self._rollouts = self._record(inputs, completions, completion_ids_list, rewards)
         self._refuse_non_finite(rewards)
+        rewards[self._is_unscored(rewards)] = math.nan  # whatever the other functions say
         return self._shuffled(rewards) if self.args.shuffle_rewards else rewards
 
     def _record(self, inputs, completions, completion_ids_list, rewards) -> list[Rollout]:
@@ -133,7 +135,9 @@ class GravityTrainer(AtomicCheckpointMixin):
         ]
 
     def _refuse_non_finite(self, rewards: torch.Tensor) -> None:
-        bad = (~torch.isfinite(rewards)).nonzero().tolist()
+        is_bad = ~torch.isfinite(rewards)
+        is_bad[self._is_unscored(rewards)] = False
+        bad = is_bad.nonzero().tolist()
         if not bad:
             return
         path = self.run.write_rollouts(self._rollouts)
@@ -145,6 +149,12 @@ class GravityTrainer(AtomicCheckpointMixin):
             f"{len(bad)} of {rewards.numel()} rewards of step {row.step} are no finite numbers; the step's "
             f"rollouts are in {path}"
         )
+
+    def _is_unscored(self, rewards: torch.Tensor) -> torch.Tensor:
+        """Which rows of ``rewards`` (N, F) the workers of the OCR reward could not score, as booleans (N,)."""
+        if not self.args.reward_workers:
+            return torch.zeros(len(rewards), dtype=torch.bool, device=rewards.device)
+        return torch.isnan(rewards[:, self.reward_func_names.index(OCR_REWARD)])
 
     def _shuffled(self, rewards: torch.Tensor) -> torch.Tensor:
         """The rewards permuted within each group, the same way on every rank. ``rewards``: (N, F)."""
@@ -164,9 +174,18 @@ class GravityTrainer(AtomicCheckpointMixin):
                 for rollout, advantage in zip(self._rollouts, advantages, strict=True)
             ]
             self.run.write_rollouts(rollouts)
+            if self.args.reward_workers:
+                unscored = sum(rollout.rewards[OCR_REWARD] is None for rollout in rollouts)
+                self._metrics["train"]["rewards/unscored"].append(float(unscored))
             for name, value in rollout_metrics(rollouts).items():
                 self._metrics["train"][name].append(value)
         return output
+
+    def close(self) -> None:
+        """End the worker processes of the OCR reward."""
+        for function in self.reward_funcs:
+            if isinstance(function, RecordedOCRReward):
+                function.close()
 
 
 def _finite(value: float) -> float | None:

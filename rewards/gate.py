@@ -3,24 +3,40 @@
 It looks at the raw prediction, because normalisation removes just what loops are made of (spaces, markup,
 spacing commands). The published gate is `g = min(rho8, max(0, 1 - (L_run - 20) / 200), 1)`, after
 arXiv:2609.26638, Appendix E. It needs spaces to see a loop, and it marks down a correct copy of a reference that
-repeats itself; the robust gate is `min(1, g(prediction) / g(reference))` with a g that needs none.
+repeats itself.
+
+The robust gate is `min(1, g(prediction) / g(reference))` with `g = 64 / max(64, repeats)`, where `repeats` is how many
+8-grams of a text's units occurred twice before, counted in each of two readings. The units are opening tags, numbers,
+dot leaders and single characters, without spaces; the first reading takes a number as its step from the number
+before, the second takes every number for the same and a tag by its name alone.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from rewards.text_form import LEADER_DOTS
 from rewards.types import PUBLISHED, RewardConfig
 
 _RUN = re.compile(r"(.)\1+", re.DOTALL)
-# A tag that is not too long to be one thing, a number, or one character that is not a space.
-_UNIT = re.compile(r"<(/?)[a-zA-Z][^<>]{0,64}>|\d+|\S")
-# A number of more digits is compared as it is written.
-_MAX_DIGITS = 9
+_DOT = f"[{LEADER_DOTS}]"
+# A tag or a number that is not too long to be one thing, the label of a list item, a run of dots, or one character that
+# is no space.
+_UNIT = re.compile(
+    r"<(?P<slash>/?)(?P<tag>[a-zA-Z][^\s<>/]{0,15}+)[^<>]{0,112}>"
+    r"|(?<!\d)(?P<number>\d{1,18})(?!\d)|(?<!\w)(?P<label>[a-zA-Z]{1,4})(?=[.)])"
+    rf"|(?P<dots>{_DOT}(?:\s*+{_DOT})*+)|\S"
+)
+# A dot leader of three to this many dots is one unit, as its length does not matter.
+_MAX_LEADER = 100
+_LEADER = "..."
+# What every number and label is in the second reading.
+_ANY_NUMBER = "number"
 
 
 class Gate(NamedTuple):
@@ -63,34 +79,62 @@ def degeneration_gate(prediction: str, reference: str = "", config: RewardConfig
 
 
 def repeated_ngrams(text: str, n: int) -> int:
-    """How many n-grams of a text's units occurred in it before; 0 if it has no more than n units.
+    """How many n-grams of a text's units occurred twice before, in both readings together.
 
-    With g = free / max(free, this number) a text of distinct content has g = 1 at any length, and each turn of a
-    loop lowers it.
+    A text that is written twice has none, so g = free / max(free, this number) is 1 for a text of distinct content
+    at any length, and each further turn of a loop lowers it.
     """
-    numbers: dict[Hashable, str] = {}
-    symbols = "".join(numbers.setdefault(unit, chr(min(len(numbers), sys.maxunicode))) for unit in _units(text))
-    count = len(symbols) - n + 1
-    return count - len({symbols[start : start + n] for start in range(count)}) if count > 0 else 0
+    symbols = _Symbols()
+    as_written, shapes = [], []
+    for unit, shape in _units(text):
+        as_written.append(symbols[unit])
+        shapes.append(symbols[shape])
+    repeats = _third_ngrams("".join(as_written), n)
+    return repeats + (repeats if shapes == as_written else _third_ngrams("".join(shapes), n))
 
 
 _reference_repeats = lru_cache(maxsize=1024)(repeated_ngrams)
 
 
-def _units(text: str) -> Iterator[Hashable]:
-    """What a loop is made of: opening tags, numbers, characters; neither spaces nor closing tags.
+class _Symbols(dict[Hashable, str]):
+    """One character for each unit, so that an n-gram is a string."""
 
-    A number counts as its difference from the number before, so that counting up is a loop as well.
+    def __missing__(self, unit: Hashable) -> str:
+        symbol = self[unit] = chr(min(len(self), sys.maxunicode))
+        return symbol
+
+
+def _third_ngrams(text: str, n: int) -> int:
+    counts = Counter([text[start : start + n] for start in range(len(text) - n + 1)])
+    return sum(count - 2 for count in counts.values() if count > 2)
+
+
+def _units(text: str) -> Iterator[tuple[Hashable, str]]:
+    """Each unit of a text in the two readings: as written, numbers as steps, and by shape.
+
+    A closing tag is a unit only where it closes nothing.
     """
     before = 0
+    opened: Counter[str] = Counter()
     for match in _UNIT.finditer(text):
-        unit = match[0]
-        if match[1] is not None:
-            if not match[1]:
-                yield unit
-        elif unit.isdecimal() and len(unit) <= _MAX_DIGITS:
+        unit, kind = match[0], match.lastgroup
+        if kind is None:
+            yield unit, unit
+        elif kind == "number":
             number = int(unit)
-            yield number - before
+            yield number - before, _ANY_NUMBER
             before = number
+        elif kind == "label":
+            yield unit, _ANY_NUMBER
+        elif kind == "dots":
+            dots = "".join(unit.split())
+            for each in (_LEADER,) if 3 <= len(dots) <= _MAX_LEADER else dots:
+                yield each, each
         else:
-            yield unit
+            name = match["slash"] + match["tag"].lower()
+            if name[0] != "/":
+                opened[name] += 1
+            elif opened[name[1:]]:
+                opened[name[1:]] -= 1
+                continue
+            yield unit, f"<{name}"

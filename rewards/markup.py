@@ -62,21 +62,23 @@ def normalize_text(text: str) -> str:
 
     Spaces, punctuation and combining marks go; letter case and underscores stay. May be empty.
     """
-    text = "\n".join(_inline_math_to_unicode(line) for line in text.split("\n"))
+    text = "\n".join(inline_math_to_unicode(line) for line in text.split("\n"))
     for separator in (r"\t", r"\n", "\t", "\n", "/t", "/n"):
         text = text.replace(separator, "")
     return _NOT_WORD.sub("", text)
 
 
-def _inline_math_to_unicode(line: str) -> str:
+def inline_math_to_unicode(line: str) -> str:
     r"""Replaces each `$...$` and `\(...\)` that holds LaTeX by its Unicode text."""
     pieces = []
     position = 0
     search_from = 0
+    missing: set[str] = set()  # closing delimiters that do not occur any more
     while (opening := _INLINE_OPENING.search(line, search_from)) is not None:
         closing = "$" if opening[0] == "$" else r"\)"
-        end = line.find(closing, opening.end())
+        end = -1 if closing in missing else line.find(closing, opening.end())
         if end < 0:
+            missing.add(closing)
             search_from = opening.end()
             continue
         content = _ESCAPED.sub("", line[opening.end() : end])

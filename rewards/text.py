@@ -1,7 +1,8 @@
-"""The text reward: one minus the normalised edit distance of the normalised texts.
+"""The text reward: one minus the normalised edit distance of two text forms.
 
-`(1 - NED) * gate` with `NED = Levenshtein / max length`, after arXiv:2609.26638, Appendix E, on the forms
-that the OmniDocBench scorer compares. These have neither spaces nor punctuation, so the reward sees neither.
+`(1 - NED) * gate` with `NED = Levenshtein / max length`, after arXiv:2609.26638, Appendix E. The published profile
+compares the forms of the OmniDocBench scorer, which have neither spaces nor punctuation, so it sees neither. The
+robust profile compares `rewards.text_form`, which keeps both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rapidfuzz.distance import Levenshtein
 
 from rewards.gate import CLOSED_GATE, degeneration_gate
 from rewards.markup import normalize_text
+from rewards.text_form import robust_text_form
 from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
 
 
@@ -21,8 +23,13 @@ def is_blank(text: str) -> bool:
     return all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in text)
 
 
-def compared_form(text: str) -> str:
-    """The normalised text, or the raw one where normalisation leaves nothing (the scorer's rule)."""
+def compared_form(text: str, profile: str) -> str:
+    """The normalised text, or the raw one where normalisation leaves nothing (the scorer's rule).
+
+    In the robust profile a blank text has an empty form: its spaces are not those of a reference.
+    """
+    if profile == "robust":
+        return robust_text_form(text) or ("" if is_blank(text) else text)
     return normalize_text(text) or text
 
 
@@ -30,7 +37,7 @@ _reference_form = lru_cache(maxsize=1024)(compared_form)
 
 
 def text_reward(prediction: str, reference: str, config: RewardConfig = PUBLISHED) -> Score:
-    """The published text reward.
+    """The text reward of a profile.
 
     A blank reference is a blank region: a blank prediction has similarity 1, any other 0.
 
@@ -48,5 +55,6 @@ def text_reward(prediction: str, reference: str, config: RewardConfig = PUBLISHE
         if is_blank(reference):
             similarity = float(is_blank(prediction))
         else:
-            similarity = Levenshtein.normalized_similarity(compared_form(prediction), _reference_form(reference))
+            form, wanted = compared_form(prediction, config.profile), _reference_form(reference, config.profile)
+            similarity = Levenshtein.normalized_similarity(form, wanted)
     return Score(similarity * gate.gate, {"similarity": similarity, **gate._asdict(), "ned": 1.0 - similarity})

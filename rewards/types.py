@@ -91,7 +91,9 @@ class RewardConfig:
         200, "Gate: a run this many characters longer than gate_run_free brings the gate to 0. At least 1."
     )
     gate_repeat_free: int = _constant(
-        64, "Gate, robust: this many repeated n-grams cost nothing. In units, at least 1."
+        64,
+        "Gate, robust: this many repeated n-grams cost nothing. They count from the third occurrence on, in both "
+        "readings of the prediction together. At least 1.",
     )
 
     def __post_init__(self) -> None:

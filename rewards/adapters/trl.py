@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rewards import RewardConfig, Score, score
+from rewards import RewardConfig, Score
+from rewards.batch import score_batch
 
 Completion = str | Sequence[Mapping[str, Any]]
 
@@ -26,9 +27,8 @@ class OCRReward:
         self.__name__ = "ocr_reward"  # the name of TRL's metrics for this reward
 
     def scores(self, completions: Sequence[Completion], task: Sequence[str], reference: Sequence[str]) -> list[Score]:
-        """The score of each completion, with its parts. Raises what `rewards.score` raises."""
-        samples = zip(task, map(completion_text, completions), reference, strict=True)
-        return [score(name, text, wanted, self.config) for name, text, wanted in samples]
+        """The score of each completion, with its parts. Raises what `score_batch` raises."""
+        return score_batch(task, [completion_text(completion) for completion in completions], reference, self.config)
 
     def __call__(
         self,

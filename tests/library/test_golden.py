@@ -1,4 +1,8 @@
-"""Golden cases: values derived by hand, each with the reason, and recomputed with the slow tree distance."""
+"""Golden cases: values derived by hand, each with the reason, and all of them recomputed by the slow reference.
+
+A row holds a prediction, its reference, the value and some of its parts, fractions as strings; without `profile` it is
+about the published one. A row of the gate holds the gate and its terms, and may do without a reference.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import slow_reference
 
-from rewards import score
+from rewards import RewardConfig, score
 from rewards.gate import degeneration_gate
-from rewards.html_table import parse_table
-from rewards.markup import normalize_table
-from rewards.tree_distance import apted_distance
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+TASKS = ("text", "table", "formula")
 COMMON = {"similarity", "gate", "rho8", "longest_run"}
+CHECKS = {"left_right", "braces", "environments", "dollars"}
+ROBUST_CHECKS = CHECKS | {"trailing_backslash", "ampersand", "arguments", "double_scripts", "display"}
+TABLE = {"teds_s", "s_cell", "p_row", "p_loop", "bonus", "rows", "ref_rows", "cols", "ref_cols", "closed", "parsed"}
 KEYS = {
-    "text": COMMON | {"ned"},
-    "formula": COMMON | {"violations", "left_right", "braces", "environments", "dollars"},
-    "table": COMMON
-    | {
-        "teds_s",
-        "s_cell",
-        "p_row",
-        "p_loop",
-        "bonus",
-        "rows",
-        "ref_rows",
-        "cols",
-        "ref_cols",
-        "closed",
-        "parsed",
-    },
+    ("text", "published"): COMMON | {"ned"},
+    ("text", "robust"): COMMON | {"ned"},
+    ("formula", "published"): COMMON | {"violations"} | CHECKS,
+    ("formula", "robust"): COMMON | {"violations"} | ROBUST_CHECKS,
+    ("table", "published"): COMMON | TABLE,
+    ("table", "robust"): COMMON | TABLE,
 }
 
 
@@ -47,39 +43,52 @@ def cases(*names: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("task", "case"), cases("text", "table", "formula"))
+def configuration(case: dict[str, Any]) -> RewardConfig:
+    return RewardConfig(profile=case.get("profile", "published"))
+
+
+def number(value: Any) -> Any:
+    """A number of a row, for comparison: fractions are strings, whole numbers and truth values are exact."""
+    return pytest.approx(float(Fraction(value)), abs=1e-12) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("name", [*TASKS, "gate"])
+def test_there_are_enough_cases_of_each_profile(name: str) -> None:
+    profiles = [case.get("profile", "published") for case in load(name)]
+    assert len(profiles) >= 40
+    assert min(profiles.count("published"), profiles.count("robust")) >= 10
+    assert all(case["why"] for case in load(name))
+
+
+@pytest.mark.parametrize(("task", "case"), cases(*TASKS))
 def test_value_and_parts_are_the_derived_ones(task: str, case: dict[str, Any]) -> None:
-    scored = score(task, case["prediction"], case["reference"])
-    assert set(scored.parts) == KEYS[task]
-    assert scored.value == pytest.approx(float(Fraction(case["value"])), abs=1e-12), case["why"]
+    config = configuration(case)
+    scored = score(task, case["prediction"], case["reference"], config)
+    assert set(scored.parts) == KEYS[task, config.profile]
+    assert scored.value == number(case["value"]), case["why"]
     for name, expected in case["parts"].items():
         part = scored.parts[name]
-        if isinstance(expected, str):
-            assert part == pytest.approx(float(Fraction(expected)), abs=1e-12), (name, case["why"])
-        else:
-            assert part == expected and type(part) is type(expected), (name, case["why"])
+        assert part == number(expected), (name, case["why"])
+        assert isinstance(expected, str) or type(part) is type(expected), name
+
+
+@pytest.mark.parametrize(("task", "case"), cases(*TASKS))
+def test_the_slow_reference_gives_the_same(task: str, case: dict[str, Any]) -> None:
+    config = configuration(case)
+    value, parts = slow_reference.score(task, case["prediction"], case["reference"], config)
+    assert value == number(case["value"])
+    assert parts == pytest.approx(score(task, case["prediction"], case["reference"], config).parts, abs=1e-12)
+    for name, expected in case["parts"].items():
+        assert parts[name] == number(expected), name
 
 
 @pytest.mark.parametrize(("name", "case"), cases("gate"))
 def test_gate_is_the_derived_one(name: str, case: dict[str, Any]) -> None:
-    gate = degeneration_gate(case["prediction"])
-    assert gate.gate == pytest.approx(float(Fraction(case["gate"])), abs=1e-12), case["why"]
-    assert gate.rho8 == pytest.approx(float(Fraction(case["rho8"])), abs=1e-12), case["why"]
+    prediction, reference, config = case["prediction"], case.get("reference", ""), configuration(case)
+    gate = degeneration_gate(prediction, reference, config)
+    assert gate.gate == number(case["gate"]), case["why"]
+    assert gate.rho8 == number(case["rho8"]), case["why"]
     assert gate.longest_run == case["longest_run"], case["why"]
-
-
-@pytest.mark.parametrize(("name", "case"), cases("table"))
-def test_table_value_follows_from_the_formula_and_the_slow_reference(name: str, case: dict[str, Any]) -> None:
-    scored = score("table", case["prediction"], case["reference"])
-    parts = scored.parts
-    if not parts["parsed"]:
-        return
-    table = parse_table(normalize_table(case["prediction"]))
-    wanted = parse_table(normalize_table(case["reference"]))
-    assert table is not None and wanted is not None
-    teds_s = 1 - apted_distance(table.tree, wanted.tree) / max(table.nodes, wanted.nodes)
-    assert parts["teds_s"] == pytest.approx(teds_s, abs=1e-12)
-    r = (0.45 * teds_s + 0.55 * parts["s_cell"]) * (1 - parts["p_row"]) * (1 - parts["p_loop"])
-    r = min(1.0, max(0.0, r))
-    r += parts["bonus"] * (1 - r)
-    assert scored.value == pytest.approx(r * parts["gate"], abs=1e-12)
+    assert slow_reference.gate(prediction, reference, config) == number(case["gate"])
+    assert slow_reference.rho8(prediction, config) == number(case["rho8"])
+    assert slow_reference.longest_run(prediction) == case["longest_run"]

@@ -9,10 +9,12 @@ PROBE = """
 import sys, time
 start = time.process_time()
 import rewards
-import rewards.adapters.trl
 seconds = time.process_time() - start
 scored = rewards.score("table", "<table><tr><td>a</td></tr></table>", "<table><tr><td>a</td></tr></table>")
-heavy = [name for name in ("torch", "numpy", "transformers", "trl", "bs4", "apted") if name in sys.modules]
+import rewards.adapters.lists, rewards.adapters.swift, rewards.adapters.trl, rewards.adapters.verl
+import rewards.batch, rewards.metrics, rewards.workers
+rewards.score("formula", "x", "x", rewards.RewardConfig(profile="robust"))
+heavy = [name for name in ("torch", "numpy", "numba", "transformers", "trl", "bs4", "apted") if name in sys.modules]
 print(scored.value, heavy, seconds < 0.3)
 """
 

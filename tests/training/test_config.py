@@ -17,6 +17,7 @@ from gravity_rl.evaluate import EvaluateConfig
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.resources import resource_dir
 from rewards import RewardConfig
+from rewards.types import ROBUST
 
 CONFIGS = resource_dir("configs")
 RUNS = sorted(CONFIGS.glob("*.yaml"))
@@ -44,7 +45,7 @@ SIZE_ONLY = {
     "model_name_or_path", "bf16", "use_cpu", "train_data", "eval_data", "num_generations",
     "generation_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps",
     "gradient_checkpointing", "max_steps",
-    "max_completion_length", "optim", "learning_rate", "output_dir", "save_steps",
+    "max_completion_length", "optim", "learning_rate", "output_dir", "save_steps", "reward_workers",
 }  # fmt: skip
 
 
@@ -160,6 +161,13 @@ def test_evaluation_yamls_load(path: Path) -> None:
         ("seed: !!bool maybe", "is not valid YAML"),
         ("seed: " + "[" * 5000, "run.yaml is not valid YAML: it is nested too deeply"),
         ("reward_functions: [ocr, ocr]", "names a function twice"),
+        ("reward_workers: -1", "reward_workers: -1 must be a finite number that is not negative"),
+        ("reward_workers: 1.5", "--reward-workers: invalid int value: '1.5'"),
+        ("reward_workers: 2\nreward_timeout: 0", "reward_timeout: 0.0 must be a positive number"),
+        ("reward_workers: 2\nreward_timeout: .inf", "reward_timeout: inf must be a positive number"),
+        ("reward_timeout: 5", "reward_timeout: 5.0 has no effect: it needs reward_workers of at least 1"),
+        ("reward_workers: 2\nreward_functions: ['a:b']", "reward_workers: 2 has no effect: it needs `ocr` among"),
+        ("profile: robost", "profile must be published or robust: 'robost'"),
         ("table_weight: 0.5", "give all three task weights or none"),
         ("- a\n- b", "is not valid YAML"),
     ],
@@ -241,6 +249,24 @@ def test_course_ignores_where_and_how_often_a_run_writes(make_config: Callable[.
     assert make_config(output_dir="elsewhere", save_steps=1, logging_steps=2).course() == course
     assert make_config(learning_rate=1e-5).course() != course
     assert make_config(row_penalty=0.3).course() != course
+
+
+def test_profile_of_the_rewards_is_read_and_recorded(tmp_path: Path) -> None:
+    """Constants that the profiles do not share follow the profile, in the file and on the command line."""
+    for text, options in (("profile: robust", []), ("", ["--profile", "robust"])):
+        config = parse_config([*write(tmp_path, text), *options])
+        assert config.rewards == ROBUST
+        file = tmp_path / "resolved.yaml"
+        file.write_text(config.to_yaml(), encoding="utf-8")
+        assert yaml.safe_load(file.read_text(encoding="utf-8"))["profile"] == "robust"
+        assert parse_config(["--config", str(file)]).rewards == ROBUST
+    assert parse_config(write(tmp_path, "")).course() != config.course()
+    parser = StrictParser([EvaluateConfig, ModelArguments, DataConfig, RewardConfig], description="")
+    assert parser.parse(["--model_name_or_path", "x", "--eval_data", "y", "--profile", "robust"])[3] == ROBUST
+
+
+def test_number_of_reward_workers_may_change_with_a_resumption(make_config: Callable[..., RunConfig]) -> None:
+    assert make_config(reward_workers=2, reward_timeout=5.0).course() == make_config().course()
 
 
 def test_8bit_optimiser_runs_or_says_what_to_set(
