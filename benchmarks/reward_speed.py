@@ -19,12 +19,13 @@ from importlib.util import find_spec
 from bs4 import BeautifulSoup
 from reward_samples import SPANS, Rows, random_table, render, training_batch
 
-from rewards import score, teds, tree_distance
-from rewards.html_scan import read_table
-from rewards.html_table import parse_table
+from rewards import score, teds
+from rewards.html.scan import read_table
+from rewards.html.table import parse_table
 from rewards.markup import normalize_table
-from rewards.subtrees import Node
-from rewards.tree_distance import apted_distance
+from rewards.trees import distance as tree_distance
+from rewards.trees.distance import apted_distance
+from rewards.trees.subtrees import Node
 
 SHAPES = ((20, 8), (40, 10), (80, 10))
 PREDICTIONS = 8

@@ -1,10 +1,10 @@
-"""`python -m rewards`: the command line of the rewards (see `rewards.cli`)."""
+"""`python -m rewards`: the command line of the rewards (see `rewards.cli.main`)."""
 
 from __future__ import annotations
 
 import sys
 
-from rewards.cli import main
+from rewards.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,9 +1,9 @@
 """The formula reward: similarity of canonical LaTeX, times a factor for each way in which it is malformed.
 
 `sim(canon(prediction), canon(reference)) * factor ** v * gate`. `v` counts the checks that the reference passes and
-the prediction fails. The published profile (arXiv:2609.26638, Appendix E) compares strings and has four checks and a
-factor of 0.3 (`rewards.latex`); the robust one compares tokens and has nine and 0.6 (`rewards.latex_reader`). CDM,
-the metric of the benchmark, is not a reward: it renders both formulas.
+the prediction fails. The published profile (arXiv:2609.26638, Appendix E; `rewards.latex.published`) compares strings
+and has four checks and a factor of 0.3; the robust one (`rewards.latex.reader`) compares tokens and has nine and 0.6.
+CDM, the metric of the benchmark, is not a reward: it renders both formulas.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import lru_cache
 from rapidfuzz.distance import Levenshtein
 
 from rewards.gate import CLOSED_GATE, degeneration_gate
-from rewards.latex import canonical, checks
-from rewards.latex_reader import Formula, read_formula
+from rewards.latex.published import canonical, checks
+from rewards.latex.reader import Formula, read_formula
 from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
 
 

@@ -2,7 +2,7 @@
 
 `normalize_text` and `normalize_table` come before the text and table rewards, as the published rewards want
 it (arXiv:2609.26638, Appendix E). `normalize_formula` is what the benchmark's string metric for formulas
-compares; the formula reward has a canonical form of its own (`rewards.latex`). The rules follow the public
+compares; the formula reward has a canonical form of its own (`rewards.latex.published`). The rules follow the public
 OmniDocBench v1.5 code, traps included: a reward that differs from the metric trains for something else.
 """
 
@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable
 from functools import lru_cache, partial
 
-from rewards.html_repair import repair
+from rewards.html.repair import repair
 
 # Inline math that nests deeper than this, or whose braces do not balance, is left as it stands: the converter
 # takes time that is exponential in the depth of optional arguments and of groups that are never closed.

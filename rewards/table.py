@@ -1,7 +1,7 @@
 """The table reward: structure and cell texts, with penalties for wrong row counts and for repeated rows.
 
-Here is the published profile, after arXiv:2609.26638, Appendix E; `rewards.table_terms` has the formula. It compares
-what the OmniDocBench scorer makes of the markup. The robust profile (`rewards.table_robust`) reads the markup as a
+Here is the published profile, after arXiv:2609.26638, Appendix E; `rewards.tables.terms` has the formula. It compares
+what the OmniDocBench scorer makes of the markup. The robust profile (`rewards.tables.robust`) reads the markup as a
 browser would show it, and puts the same terms together.
 """
 
@@ -12,10 +12,10 @@ from functools import lru_cache
 from rapidfuzz.distance import Levenshtein
 
 from rewards.gate import CLOSED_GATE, degeneration_gate
-from rewards.html_scan import read_table
-from rewards.html_table import Table
-from rewards.table_robust import robust_table_reward
-from rewards.table_terms import (
+from rewards.html.scan import read_table
+from rewards.html.table import Table
+from rewards.tables.robust import robust_table_reward
+from rewards.tables.terms import (
     Shape,
     combine,
     compared_parts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from rewards.tree_distance import Node, tree_distance
+from rewards.trees.distance import Node, tree_distance
 
 
 def count_nodes(tree: Node) -> int:

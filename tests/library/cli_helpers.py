@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewards.cli import main
+from rewards.cli.main import main
 
 TABLE = "<table><tr><td>Item</td><td>Qty</td></tr><tr><td>Bolt</td><td>12</td></tr></table>"
 ROWS = [

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from rewards import RewardConfig
-from rewards.html_elements import without_written_tags
-from rewards.html_table import parse_table
-from rewards.latex import canonical, checks
-from rewards.latex_reader import Formula, read_formula
+from rewards.html.elements import without_written_tags
+from rewards.html.reader import read_tables
+from rewards.html.table import parse_table
+from rewards.latex.published import canonical, checks
+from rewards.latex.reader import Formula, read_formula
 from rewards.markup import normalize_table
-from rewards.table_gate import Amounts, measure
-from rewards.table_reader import read_tables
-from rewards.table_robust import show
+from rewards.tables.gate import Amounts, measure
+from rewards.tables.robust import show
 from rewards.text import compared_form, is_blank
-from rewards.tree_distance import apted_distance
+from rewards.trees.distance import apted_distance
 
 Parts = dict[str, float | int | bool]
 _DOTS = tuple(".·‧․‥…⋯・")

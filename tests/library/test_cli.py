@@ -15,8 +15,8 @@ import pytest
 from cli_helpers import COMMAND, ROWS, read, run, write
 
 from rewards import RewardConfig, score
-from rewards.cli import main
-from rewards.cli_rows import MAX_LINE_BYTES
+from rewards.cli.main import main
+from rewards.cli.rows import MAX_LINE_BYTES
 from rewards.workers import PoolError
 
 
@@ -107,7 +107,7 @@ def test_an_object_that_can_be_read_but_not_written_is_malformed(tmp_path, capsy
 
 
 def test_a_huge_line_is_skipped(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("rewards.cli_rows.MAX_LINE_BYTES", 300)
+    monkeypatch.setattr("rewards.cli.rows.MAX_LINE_BYTES", 300)
     lines = [{"task": "text", "prediction": "a" * size, "reference": "a"} for size in (10, 900, 5)]
     source, target = write(tmp_path / "in.jsonl", *lines), tmp_path / "out.jsonl"
     status, _, err = run(capsys, "score", source, "-o", target)
@@ -163,7 +163,7 @@ def test_a_line_over_its_deadline_has_no_reward(tmp_path, capsys, monkeypatch) -
             rows = zip(task, predictions, references, strict=True)
             return [None if row[0] == "text" else score(*row) for row in rows]
 
-    monkeypatch.setattr("rewards.cli_score.RewardPool", LatePool)
+    monkeypatch.setattr("rewards.cli.score.RewardPool", LatePool)
     source, target = write(tmp_path / "in.jsonl", *ROWS), tmp_path / "out.jsonl"
     status, out, _ = run(capsys, "score", source, "-o", target, "--workers", 3, "--timeout", 0.5)
     assert status == 0
@@ -227,7 +227,7 @@ def test_workers_that_do_not_start_are_one_line(tmp_path, capsys, monkeypatch) -
     def fail(*arguments: object) -> None:
         raise PoolError("no worker comes up")
 
-    monkeypatch.setattr("rewards.cli_score.RewardPool", fail)
+    monkeypatch.setattr("rewards.cli.score.RewardPool", fail)
     source = write(tmp_path / "in.jsonl", *ROWS)
     status, out, err = run(capsys, "score", source, "-o", tmp_path / "out.jsonl", "--workers", 1)
     assert (status, out, err) == (1, "", "python -m rewards: error: no worker comes up\n")

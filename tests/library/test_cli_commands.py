@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from cli_helpers import COMMAND, ROWS, TABLE, run, write
 
-from rewards.cli import main
+from rewards.cli.main import main
 
 
 @pytest.mark.parametrize(

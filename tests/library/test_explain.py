@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards import RewardConfig, score
-from rewards.alignment import difference_lines, visible
 from rewards.explain import explain, reward_steps
-from rewards.html_table import parse_table
+from rewards.explain.alignment import difference_lines, visible
+from rewards.explain.rows import align_rows, published_rows
+from rewards.html.table import parse_table
 from rewards.markup import normalize_table
-from rewards.row_alignment import align_rows, published_rows
-from rewards.tree_distance import tree_distance
+from rewards.trees.distance import tree_distance
 from rewards.types import PUBLISHED, ROBUST
 
 TABLE = "<table><tr><td>Item</td><td>Qty</td></tr><tr><td>Bolt</td><td>12</td></tr></table>"

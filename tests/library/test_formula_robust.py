@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rewards import RewardConfig, score
-from rewards.latex_reader import ROBUST_CHECKS, read_formula
+from rewards.latex.reader import ROBUST_CHECKS, read_formula
 
 ROBUST = RewardConfig(profile="robust")
 ORACLE = Path(__file__).parents[3] / "shared" / "data" / "oracle" / "formulas.jsonl"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.html_scan import scan_table
-from rewards.html_table import parse_table
+from rewards.html.scan import scan_table
+from rewards.html.table import parse_table
 from rewards.markup import normalize_table
 
 SPACES = st.sampled_from(["", "", "", " ", "\n", " \n\t", "\n\n", "\t"])

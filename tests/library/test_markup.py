@@ -12,8 +12,8 @@ from bs4 import BeautifulSoup, XMLParsedAsHTMLWarning
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rewards.html_repair import repair
-from rewards.html_table import parse_table
+from rewards.html.repair import repair
+from rewards.html.table import parse_table
 from rewards.markup import normalize_formula, normalize_table, normalize_text
 
 START, END = '<html><body><table border="1" >', "</table></body></html>"

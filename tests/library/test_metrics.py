@@ -23,7 +23,7 @@ from rewards.metrics import (
     teds_pubtabnet,
     text_edit_distance,
 )
-from rewards.tree_distance import Node
+from rewards.trees.distance import Node
 
 SAME = 1e-9  # sums of fractions in another order
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rewards.html_table import parse_table
+from rewards.html.table import parse_table
 from rewards.markup import normalize_formula, normalize_table, normalize_text
-from rewards.metric_table import read_table
 from rewards.metrics import (
     formula_edit_distance,
     table_edit_distance,
@@ -23,8 +22,9 @@ from rewards.metrics import (
     teds_pubtabnet,
     text_edit_distance,
 )
+from rewards.metrics.tables import read_table
 from rewards.teds import count_nodes, structure_similarity
-from rewards.tree_distance import apted_distance, tree_distance
+from rewards.trees.distance import apted_distance, tree_distance
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "oracle"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rewards import RewardConfig, Score, formula_reward, score, table_reward, text_reward
 from rewards.gate import degeneration_gate
-from rewards.latex import canonical, tokenize
+from rewards.latex.published import canonical, tokenize
 
 TABLE = "<table><tr><td>Item</td><td>Qty</td></tr><tr><td>Bolt</td><td>12</td></tr></table>"
 REFERENCES = {"text": "Bolts, 12 pieces", "table": TABLE, "formula": r"\frac{a}{b}=\left(x^{12}\right)"}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards import RewardConfig
-from rewards.reference_checks import check_reference
+from rewards.cli.references import check_reference
 
 TABLE = "<table><tr><td>Item</td><td>Qty</td></tr><tr><td>Bolt</td><td>12</td></tr></table>"
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards import RewardConfig, Score, table_reward
-from rewards.cell_alignment import cell_similarity, text_distance
-from rewards.table_gate import measure
-from rewards.table_reader import MAX_NESTING, read_tables
-from rewards.table_robust import show
+from rewards.html.reader import MAX_NESTING, read_tables
+from rewards.tables.cells import cell_similarity, text_distance
+from rewards.tables.gate import measure
+from rewards.tables.robust import show
 
 PUBLISHED = RewardConfig()
 ROBUST = RewardConfig(profile="robust")

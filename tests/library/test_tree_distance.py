@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards import tree_distance as module
-from rewards import zhang_shasha
-from rewards.subtrees import Pool, Problem
 from rewards.teds import count_nodes, structure_similarity
-from rewards.tree_distance import Node, apted_distance, tree_distance
+from rewards.trees import distance as module
+from rewards.trees import zhang_shasha
+from rewards.trees.distance import Node, apted_distance, tree_distance
+from rewards.trees.subtrees import Pool, Problem
 
 plain_python = partial(tree_distance, compiled=False)
 compiled = partial(tree_distance, compiled=True)

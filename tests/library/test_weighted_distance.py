@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards import weighted_distance as module
 from rewards.teds import count_nodes
-from rewards.tree_distance import Node
-from rewards.weighted_distance import weighted_tree_distance
+from rewards.trees import weighted as module
+from rewards.trees.distance import Node
+from rewards.trees.weighted import weighted_tree_distance
 
 SAME = 1e-9  # sums of fractions in another order
 

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from rewards import RewardConfig, score, worker_link
+from rewards import RewardConfig, score
 from rewards.types import ROBUST
-from rewards.worker_process import encode
-from rewards.worker_queue import Batch, WorkQueue
 from rewards.workers import PoolError, RewardPool
+from rewards.workers import link as worker_link
+from rewards.workers.process import encode
+from rewards.workers.queue import Batch, WorkQueue
 
 TABLE = "<table><tr><td>{}</td><td>b</td></tr></table>"
 PAIR = "\ud83d\ude00"  # two lone surrogates, which are not the one character that they would encode
@@ -347,7 +348,7 @@ def test_pool_that_is_dropped_ends() -> None:
 
 def test_worker_ends_when_the_pipe_closes_in_the_middle_of_a_sample(tmp_path: Path) -> None:
     """The way out where the system does not end it, which is any but Linux."""
-    program = f"import sys; sys.path[:] = {sys.path}; from rewards.worker_process import main; main()"
+    program = f"import sys; sys.path[:] = {sys.path}; from rewards.workers.process import main; main()"
     worker = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )

@@ -59,7 +59,7 @@ def workers() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and "rewards.worker_process" in " ".join(child.cmdline())
+        if child.status() != psutil.STATUS_ZOMBIE and "rewards.workers.process" in " ".join(child.cmdline())
     ]
 
 

@@ -1,0 +1,1 @@
+"""What the two profiles of the table reward are made of. `rewards.table` is the reward itself."""

@@ -1,0 +1,91 @@
+"""The degeneration gate of tables in the robust profile: loops that are seen, and padding that is not.
+
+The gate of `rewards.gate` looks at the raw prediction, so a comment or an inline tag here and there would break up a
+loop and raise the reward. For tables the text that is shown passes that gate, which no invisible markup changes. What
+is not shown is bounded by its amount instead, which more of it can only raise: blank cells and rows beyond those of the
+reference, and characters of markup. With both gates a padded prediction is never better off than without the padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rewards.gate import Gate, degeneration_gate, distinct_ngram_ratio, longest_run
+from rewards.tables.document import Cell, Document, TableRows
+from rewards.types import RewardConfig
+
+# Characters of unseen markup that cost nothing for each cell with text, and as many cells more.
+UNSEEN_PER_CELL = 128
+UNSEEN_CELLS = 4
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What a string of HTML shows, and how much in it is not shown.
+
+    Attributes:
+        cells: tables, rows and cells with text, written in HTML again.
+        outside: text outside of cells.
+        blanks: number of cells and rows without text.
+        unseen: characters that are neither text, `<td>` nor white space.
+        free: how many of these cost nothing.
+    """
+
+    cells: str
+    outside: str
+    blanks: int
+    unseen: int
+    free: int
+
+
+def measure(markup: str, document: Document) -> Amounts:
+    """The amounts in a string that was read as a document."""
+    texts = [cell.text for cell in document.cells()]
+    shown = sum(map(_length, texts)) + _length(document.outside)
+    filled = len(texts) - texts.count("")
+    return Amounts(
+        cells="".join(map(_table_text, document.tables)),
+        outside=document.outside,
+        blanks=sum(map(_blanks, document.tables)),
+        unseen=_length(markup) - len("<td>") * len(texts) - shown,
+        free=UNSEEN_PER_CELL * (UNSEEN_CELLS + filled),
+    )
+
+
+def table_gate(prediction: str, found: Amounts, wanted: Amounts, config: RewardConfig) -> Gate:
+    """The smallest of the gates; `rho8` and `longest_run` are those of the raw prediction."""
+    tokens = prediction.split()
+    enough = len(tokens) >= config.gate_min_tokens
+    blanks = found.blanks - wanted.blanks
+    return Gate(
+        min(
+            degeneration_gate(found.cells, wanted.cells, config).gate,
+            degeneration_gate(found.outside, wanted.outside, config).gate,
+            config.gate_repeat_free / max(config.gate_repeat_free, blanks),
+            max(found.free, wanted.unseen) / max(found.free, wanted.unseen, found.unseen),
+        ),
+        distinct_ngram_ratio(tokens, config.gate_ngram) if enough else 1.0,
+        longest_run(prediction),
+    )
+
+
+def _length(text: str) -> int:
+    return len("".join(text.split()))
+
+
+def _blanks(table: TableRows) -> int:
+    blanks = 0
+    for row in table:
+        texts = [cell.text for cell in row]
+        blanks += texts.count("") + (not any(texts))
+        blanks += sum(_blanks(inner) for cell in row for inner in cell.tables)
+    return blanks
+
+
+def _table_text(table: TableRows) -> str:
+    rows = ("".join(map(_cell_text, row)) for row in table)
+    return "<table>" + "".join(f"<tr>{row}" for row in rows if row)
+
+
+def _cell_text(cell: Cell) -> str:
+    return (f"<td>{cell.text}" if cell.text else "") + "".join(map(_table_text, cell.tables))

@@ -1,0 +1,150 @@
+"""The pool's end of one worker: starts the process, talks to it under a time limit, ends it.
+
+A worker is a new interpreter, not a fork, so that it shares neither threads nor a GPU with the caller, and it does
+not import the caller's main module. It leads a process group of its own: Ctrl-C in the terminal does not reach it,
+and what a scoring function has started ends together with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rewards.workers.process import decode, encode
+
+# Seconds within which a worker must come up, and take an order; nothing that a sample decides.
+START_LIMIT_S = 120.0
+
+_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rewards.workers.process import main; main()"
+
+
+class PoolError(RuntimeError):
+    """The workers of a pool cannot work: one does not start, or the pool is closed."""
+
+
+class WorkerDied(Exception):
+    """The worker has ended by itself."""
+
+
+class WorkerLate(Exception):
+    """The worker has not answered in time."""
+
+
+class WorkerLink:
+    """One worker process. Only the thread that started it may talk to it; any thread may `kill` it.
+
+    On Linux the worker also ends together with the thread that started it.
+
+    Args:
+        setup: the constants of the rewards, and the import path of the scoring function.
+
+    Raises:
+        PoolError: the process cannot be started.
+    """
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        search_path = [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(search_path)]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise PoolError(f"a reward worker cannot be started: {error}") from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._commands, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._commands, False)
+        self._received = bytearray()
+        self._setup = setup
+        self._is_reaped = False
+
+    def wait_until_ready(self) -> None:
+        """Send the setup and wait for the worker to take it.
+
+        Raises:
+            PoolError: it does not, for example because the scoring function cannot be imported.
+            WorkerDied: a signal has ended it meanwhile.
+        """
+        try:
+            self.send(self._setup)
+            kind, *details = self.receive(START_LIMIT_S)
+        except WorkerLate:
+            raise PoolError(f"a reward worker did not come up within {START_LIMIT_S:g} s") from None
+        except WorkerDied:
+            self.close()
+            if (status := self._process.returncode) < 0:
+                raise
+            raise PoolError(f"a reward worker ended with status {status} while it started; see its output") from None
+        if kind != "ready":
+            raise PoolError(f"a reward worker cannot import {self._setup['scorer']!r}: {details[0]}")
+
+    def send(self, message: Any) -> None:
+        """Give the worker a message.
+
+        Raises:
+            WorkerLate, WorkerDied: it does not take it.
+        """
+        data = memoryview(encode(message))
+        deadline = time.monotonic() + START_LIMIT_S
+        while data:
+            self._wait(self._commands, select.POLLOUT, deadline)
+            try:
+                data = data[os.write(self._commands, data) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise WorkerDied from None
+
+    def receive(self, seconds: float) -> Any:
+        """The next message. One that has already arrived is in time.
+
+        Raises:
+            WorkerLate, WorkerDied: none arrives within `seconds`, or at all.
+        """
+        deadline = time.monotonic() + seconds
+        while (end := self._received.find(b"\n")) < 0:
+            self._wait(self._answers, select.POLLIN, deadline)
+            data = os.read(self._answers, 1 << 16)
+            if not data:
+                raise WorkerDied
+            self._received += data
+        line = self._received[:end]
+        del self._received[: end + 1]
+        return decode(line)
+
+    def has_ended(self) -> bool:
+        """Whether an idle worker has died meanwhile."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def kill(self) -> None:
+        """End the process together with all that it has started, without waiting for it. Works from any thread."""
+        if not self._is_reaped:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """`kill`, wait until the process is gone, and let go of the pipes."""
+        self.kill()
+        self._is_reaped = True  # from here on its number may become another process's
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    @staticmethod
+    def _wait(pipe: int, event: int, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(pipe, event)
+        if not poll.poll(math.ceil(1000 * max(0.0, deadline - time.monotonic()))):
+            raise WorkerLate
