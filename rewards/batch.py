@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from rewards import score
 from rewards.types import PUBLISHED, RewardConfig, Score, require_strings
 
+Sample = tuple[str, str, str]  # task, prediction, reference
+
 
 def score_batch(
     task: Sequence[str],
@@ -32,29 +34,32 @@ def score_batch(
         ValueError: the lengths differ, or `rewards.score` refuses a sample. Errors of a sample begin with
             `sample <index>:`, counted from 0.
     """
+    known: dict[Sample, Score] = {}
+    scores = []
+    for index, sample in enumerate(samples(task, predictions, references)):
+        if sample not in known:
+            try:
+                known[sample] = score(*sample, config)
+            except ValueError as error:
+                raise ValueError(f"sample {index}: {error}") from error
+        scores.append(known[sample])
+    return scores
+
+
+def samples(task: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> list[Sample]:
+    """Task, prediction and reference of each sample. Raises what `score_batch` does for arguments of other types."""
     for name, values in (("task", task), ("predictions", predictions), ("references", references)):
         if isinstance(values, str):
             raise TypeError(f"{name} must be a sequence of strings, not one string")
     lengths = len(task), len(predictions), len(references)
     if len(set(lengths)) > 1:
         raise ValueError("task, predictions and references differ in length: {}, {}, {}".format(*lengths))
-    known: dict[tuple[str, str, str], Score] = {}
-    scores = []
-    for index, sample in enumerate(zip(task, predictions, references, strict=True)):
+    found = list(zip(task, predictions, references, strict=True))
+    for index, (name, prediction, reference) in enumerate(found):
         try:
-            scores.append(_score_once(known, sample, config))
+            if not isinstance(name, str):
+                raise TypeError(f"task must be a str, not {type(name).__name__}")
+            require_strings(prediction, reference)
         except TypeError as error:
             raise TypeError(f"sample {index}: {error}") from error
-        except ValueError as error:
-            raise ValueError(f"sample {index}: {error}") from error
-    return scores
-
-
-def _score_once(known: dict[tuple[str, str, str], Score], sample: tuple[str, str, str], config: RewardConfig) -> Score:
-    task, prediction, reference = sample
-    if not isinstance(task, str):
-        raise TypeError(f"task must be a str, not {type(task).__name__}")
-    require_strings(prediction, reference)  # before they are hashed
-    if sample not in known:
-        known[sample] = score(task, prediction, reference, config)
-    return known[sample]
+    return found

@@ -18,7 +18,8 @@ from rewards.latex.reader import Formula, read_formula
 from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
 
 
-def _read(latex: str, profile: str) -> Formula:
+def compared_form(latex: str, profile: str) -> Formula:
+    """What a profile compares of a formula: characters or tokens of its canonical form, and the checks it passes."""
     if profile == "robust":
         return read_formula(latex)
     return Formula(canonical(latex), checks(latex))
@@ -26,7 +27,7 @@ def _read(latex: str, profile: str) -> Formula:
 
 @lru_cache(maxsize=1024)
 def _read_reference(reference: str, profile: str) -> Formula:
-    formula = _read(reference, profile)
+    formula = compared_form(reference, profile)
     if not formula.tokens:
         raise ValueError(f"reference holds no formula: {reference[:80]!r}")
     return formula
@@ -48,7 +49,7 @@ def formula_reward(prediction: str, reference: str, config: RewardConfig = PUBLI
     if is_oversized(prediction, reference):
         gate, formula = CLOSED_GATE, Formula("", dict.fromkeys(wanted.checks, False))
     else:
-        gate, formula = degeneration_gate(prediction, reference, config), _read(prediction, config.profile)
+        gate, formula = degeneration_gate(prediction, reference, config), compared_form(prediction, config.profile)
     violations = sum(passes and not formula.checks[name] for name, passes in wanted.checks.items())
     similarity = 0.0
     if gate.gate > 0.0:

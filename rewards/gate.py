@@ -67,15 +67,20 @@ def degeneration_gate(prediction: str, reference: str = "", config: RewardConfig
 
     The published profile does not look at the reference.
     """
-    tokens = prediction.split()
-    rho8 = 1.0 if len(tokens) < config.gate_min_tokens else distinct_ngram_ratio(tokens, config.gate_ngram)
-    run = longest_run(prediction)
+    rho8, run = published_terms(prediction, config)
     if config.profile == "robust":
         free, n = config.gate_repeat_free, config.gate_ngram
         repeats, wanted = repeated_ngrams(prediction, n), _reference_repeats(reference, n)
         return Gate(min(1.0, max(free, wanted) / max(free, repeats)), rho8, run)
     run_term = 1.0 - (run - config.gate_run_free) / config.gate_run_span
     return Gate(min(rho8, max(0.0, run_term), 1.0), rho8, run)
+
+
+def published_terms(text: str, config: RewardConfig) -> tuple[float, int]:
+    """rho8 and the longest run in characters."""
+    tokens = text.split()
+    enough = len(tokens) >= config.gate_min_tokens
+    return distinct_ngram_ratio(tokens, config.gate_ngram) if enough else 1.0, longest_run(text)
 
 
 def repeated_ngrams(text: str, n: int) -> int:

@@ -12,8 +12,8 @@ from rapidfuzz.distance import Levenshtein
 from rewards import RewardConfig, Score
 from rewards.explain.alignment import LEGEND, difference_lines, visible
 from rewards.explain.steps import Step, counted
-from rewards.latex.published import canonical, checks, tokenize
-from rewards.latex.reader import Formula, read_formula
+from rewards.formula import compared_form
+from rewards.latex.published import tokenize
 
 
 def formula_steps(prediction: str, reference: str, scored: Score, config: RewardConfig) -> list[Step]:
@@ -45,9 +45,7 @@ def formula_details(prediction: str, reference: str, scored: Score, config: Rewa
     return lines
 
 
-@lru_cache(maxsize=8)
-def _read(latex: str, profile: str) -> Formula:
-    return read_formula(latex) if profile == "robust" else Formula(canonical(latex), checks(latex))
+_read = lru_cache(maxsize=8)(compared_form)
 
 
 def _forms(prediction: str, reference: str, config: RewardConfig) -> tuple[Sequence[str], Sequence[str], str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rewards.gate import Gate, degeneration_gate, distinct_ngram_ratio, longest_run
+from rewards.gate import Gate, degeneration_gate, published_terms
 from rewards.tables.document import Cell, Document, TableRows
 from rewards.types import RewardConfig
 
@@ -54,8 +54,6 @@ def measure(markup: str, document: Document) -> Amounts:
 
 def table_gate(prediction: str, found: Amounts, wanted: Amounts, config: RewardConfig) -> Gate:
     """The smallest of the gates; `rho8` and `longest_run` are those of the raw prediction."""
-    tokens = prediction.split()
-    enough = len(tokens) >= config.gate_min_tokens
     blanks = found.blanks - wanted.blanks
     return Gate(
         min(
@@ -64,8 +62,7 @@ def table_gate(prediction: str, found: Amounts, wanted: Amounts, config: RewardC
             config.gate_repeat_free / max(config.gate_repeat_free, blanks),
             max(found.free, wanted.unseen) / max(found.free, wanted.unseen, found.unseen),
         ),
-        distinct_ngram_ratio(tokens, config.gate_ngram) if enough else 1.0,
-        longest_run(prediction),
+        *published_terms(prediction, config),
     )
 
 

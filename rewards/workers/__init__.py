@@ -159,6 +159,7 @@ class _Driver:
         self._timeout_s = timeout_s
         self._slow_samples = slow_samples
         self._link: WorkerLink | None = None
+        self._is_fresh = True  # the worker has been given no samples yet
 
     def run(self) -> None:
         """Score samples until the queue is stopped; stops it if the worker cannot be started."""
@@ -192,6 +193,7 @@ class _Driver:
             except WorkerDied:
                 link.close()
                 continue
+            self._is_fresh = True
             return link
         raise PoolError(f"a reward worker was killed {_START_ATTEMPTS} times while it started")
 
@@ -206,7 +208,7 @@ class _Driver:
         try:
             link.send([group.task, group.reference, [sample.prediction for sample in chunk]])
             link.receive(START_LIMIT_S)
-            is_scoring = True
+            is_scoring, self._is_fresh = True, False
             while remaining:
                 started = time.monotonic()
                 answer = link.receive(self._timeout_s)
@@ -214,6 +216,9 @@ class _Driver:
             return True
         except (WorkerLate, WorkerDied) as error:
             self._queue.raise_if_stopped()  # then the worker was killed on purpose
+            if isinstance(error, WorkerDied) and not is_scoring and not self._is_fresh:  # while it had nothing to do
+                self._queue.put_back(group, remaining)
+                return False
             outcome = "timeout" if is_scoring and isinstance(error, WorkerLate) else "death"
         sample = remaining.popleft()
         sample.deaths += outcome == "death"

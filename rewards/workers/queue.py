@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewards.types import Score, require_strings
+from rewards.batch import samples
+from rewards.types import Score
 from rewards.workers.link import PoolError
 
 _MOST_IN_CHUNK = 8
@@ -55,27 +56,19 @@ class Batch:
     """
 
     def __init__(self, task: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> None:
-        columns = {"task": task, "predictions": predictions, "references": references}
-        for name, values in columns.items():
-            if isinstance(values, str):
-                raise TypeError(f"{name} must be a sequence of strings, not one string")
-        lengths = [len(values) for values in columns.values()]
-        if len(set(lengths)) > 1:
-            raise ValueError("task, predictions and references differ in length: {}, {}, {}".format(*lengths))
         groups: dict[tuple[str, str], Group] = {}
-        samples: dict[tuple[str, str, str], Sample] = {}
-        for place, (name, prediction, reference) in enumerate(zip(task, predictions, references, strict=True)):
-            _require_strings(place, name, prediction, reference)
-            sample = samples.get((name, prediction, reference))
+        known: dict[tuple[str, str, str], Sample] = {}
+        for place, (name, prediction, reference) in enumerate(samples(task, predictions, references)):
+            sample = known.get((name, prediction, reference))
             if sample is not None:
                 sample.places.append(place)
                 continue
-            sample = samples[name, prediction, reference] = Sample(prediction, [place])
+            sample = known[name, prediction, reference] = Sample(prediction, [place])
             group = groups.setdefault((name, reference), Group(self, name, reference))
             group.waiting.append(sample)
             group.cost += len(prediction) + len(reference)
         self.groups = list(groups.values())
-        self.left = len(samples)
+        self.left = len(known)
         self.timeouts = self.deaths = 0
         self._scores: list[Score | None] = [None] * len(predictions)
         self._errors: dict[int, Exception] = {}
@@ -98,15 +91,6 @@ class Batch:
         if self._errors:
             raise self._errors[min(self._errors)]
         return self._scores
-
-
-def _require_strings(place: int, task: object, prediction: object, reference: object) -> None:
-    try:
-        if not isinstance(task, str):
-            raise TypeError(f"task must be a str, not {type(task).__name__}")
-        require_strings(prediction, reference)
-    except TypeError as error:
-        raise TypeError(f"sample {place}: {error}") from error
 
 
 class WorkQueue:
