@@ -11,6 +11,7 @@ Times are CPU seconds of one core. apted needs half a minute for the largest pai
 from __future__ import annotations
 
 import random
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +20,14 @@ from importlib.util import find_spec
 from bs4 import BeautifulSoup
 from reward_samples import SPANS, Rows, random_table, render, training_batch
 
-from rewards import score, teds
+from rewards import RewardConfig, score, teds
 from rewards.html.scan import read_table
 from rewards.html.table import parse_table
 from rewards.markup import normalize_table
-from rewards.trees import distance as tree_distance
+from rewards.trees import distance
 from rewards.trees.distance import apted_distance
 from rewards.trees.subtrees import Node
+from rewards.types import PUBLISHED, ROBUST
 
 SHAPES = ((20, 8), (40, 10), (80, 10))
 PREDICTIONS = 8
@@ -59,10 +61,10 @@ def seconds_each(trees: Sequence[Node], reference: Node, compiled: bool) -> floa
     """CPU seconds a pair, best of five rounds that each start from nothing."""
     rounds = []
     for _ in range(5):
-        tree_distance.tree_distance(Node("a"), Node("b"), compiled)  # so that nothing of the last round is known
+        distance.tree_distance(Node("a"), Node("b"), compiled)  # so that nothing of the last round is known
         start = time.process_time()
         for prediction in trees:
-            tree_distance.tree_distance(prediction, reference, compiled)
+            distance.tree_distance(prediction, reference, compiled)
         rounds.append(time.process_time() - start)
     return min(rounds) / len(trees)
 
@@ -79,7 +81,7 @@ def bench_distance(paths: Iterable[bool]) -> None:
         slow = cpu_seconds(lambda pair=(trees[0], reference): apted_distance(*pair))
         cells = []
         for path in paths:
-            assert tree_distance.tree_distance(trees[0], reference, path) == expected
+            assert distance.tree_distance(trees[0], reference, path) == expected
             fast = seconds_each(trees, reference, path)
             cells.append(f"{fast * 1e3:10.3f} ({slow / fast:7,.0f} x)")
         print(f"{rows:>4}x{columns:<3} {slow * 1e3:10,.1f} " + " ".join(f"{cell:>22}" for cell in cells))
@@ -109,17 +111,18 @@ def bench_strings() -> None:
 def bench_batch(paths: Iterable[bool]) -> None:
     batch = training_batch()
     print(f"\n{len(batch)} completions, {sum(len(sample.prediction) for sample in batch):,} characters")
-    for path in paths:
-        tree_distance._has_numba = lambda path=path: path  # type: ignore[assignment]
-        forget()
-        seconds = cpu_seconds(lambda: [score(*sample) for sample in batch])
-        print(f"  {name(path):>13}: {seconds:.2f} s")
+    for profile, config in (("published", PUBLISHED), ("robust", ROBUST)):
+        for path in paths:
+            distance._has_numba = lambda path=path: path  # type: ignore[assignment]
+            forget()
+            seconds = cpu_seconds(lambda config=config: [score(*sample, config) for sample in batch])
+            print(f"  {profile:>10}, {name(path):>12}: {seconds:.2f} s")
 
 
 def forget() -> None:
-    from rewards import formula, table, text
-
-    for cached in (table._read_reference, teds.structure_similarity, formula._read_reference, text._reference_form):
+    """Empties every cache of the library, so that nothing is known of a batch."""
+    modules = [module for path, module in sys.modules.items() if path.startswith("rewards")]
+    for cached in {value for module in modules for value in vars(module).values() if hasattr(value, "cache_clear")}:
         cached.cache_clear()
 
 
@@ -137,15 +140,20 @@ def bench_hostile() -> None:
         "inline math": r"$\sqrt[\sqrt[2]{x}]{x}$",
     }
     spans = "".join(f"<tr><td colspan={number}>" for number in range(1500))
-    print(f"\nHostile completions of {LENGTH:,} characters, seconds and MB: table, text, formula")
+    for profile, config in (("published", PUBLISHED), ("robust", ROBUST)):
+        print(f"\nHostile completions of {LENGTH:,} characters, {profile}, seconds and MB: table, text, formula")
+        hostile_rows(unit, spans, reference, config)
+
+
+def hostile_rows(unit: dict[str, str], spans: str, reference: str, config: RewardConfig) -> None:
     for label, piece in unit.items():
         body = piece * (LENGTH // len(piece)) if piece else spans
         cells = []
         for task, wanted in (("table", reference), ("text", reference), ("formula", "x^{2}")):
             markup = f"<table>{body}</table>" if task == "table" else body
-            seconds = cpu_seconds(lambda sample=(task, markup, wanted): score(*sample))
+            seconds = cpu_seconds(lambda sample=(task, markup, wanted): score(*sample, config))
             tracemalloc.start()
-            score(task, markup + " ", wanted)
+            score(task, markup + " ", wanted, config)
             cells.append(f"{seconds:6.3f} s {tracemalloc.get_traced_memory()[1] / 1e6:5.1f} MB")
             tracemalloc.stop()
         print(f"  {label:>24}  " + "   ".join(cells))
@@ -160,7 +168,7 @@ def main() -> None:
     if len(paths) == 1:
         print("numba is not installed (the `fast` extra): plain Python only")
     else:
-        seconds = cpu_seconds(lambda: tree_distance.tree_distance(Node("a", (Node("b"),)), Node("b"), True))
+        seconds = cpu_seconds(lambda: distance.tree_distance(Node("a", (Node("b"),)), Node("b"), True))
         print(f"First compiled call: {seconds:.2f} s")
     bench_strings()
     bench_batch(paths)

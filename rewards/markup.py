@@ -20,6 +20,8 @@ from rewards.html.repair import repair
 # takes time that is exponential in the depth of optional arguments and of groups that are never closed.
 MAX_GROUP_DEPTH = 6
 MAX_BRACKET_DEPTH = 2
+# Longest inline math whose conversion is kept for the next text.
+MAX_KEPT_LATEX = 200
 
 _INLINE_OPENING = re.compile(r"\$|\\\(")
 _ESCAPED = re.compile(r"\\[\\_&%^]")
@@ -107,8 +109,11 @@ def _is_convertible(latex: str) -> bool:
     return groups == 0
 
 
-@lru_cache(maxsize=4096)
 def _latex_to_unicode(latex: str) -> str | None:
+    return _short_latex_to_unicode(latex) if len(latex) <= MAX_KEPT_LATEX else _convert(latex)
+
+
+def _convert(latex: str) -> str | None:
     """The Unicode text of LaTeX, or None where the converter fails on it, as it does on missing arguments."""
     if not _is_convertible(latex):
         return None
@@ -116,6 +121,9 @@ def _latex_to_unicode(latex: str) -> str | None:
         return _converter()(latex + " " if latex.endswith("\\") else latex).strip()
     except (LookupError, AttributeError, TypeError, ValueError):
         return None
+
+
+_short_latex_to_unicode = lru_cache(maxsize=4096)(_convert)
 
 
 @lru_cache(maxsize=1)

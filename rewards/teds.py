@@ -17,7 +17,7 @@ def count_nodes(tree: Node) -> int:
 
 
 # The completions of a group share a reference and often a structure.
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def structure_similarity(tree: Node, other: Node) -> float:
     """TEDS_s: `1 - distance / n`, n the larger number of nodes below the roots. At most 1, may be negative.
 
