@@ -21,6 +21,7 @@ import torch
 from transformers import TrainerCallback
 
 from gravity_rl.resume import make_output_directory
+from gravity_rl.reward_functions import RecordedOCRReward
 
 if TYPE_CHECKING:
     from gravity_rl.config import GravityConfig
@@ -159,6 +160,7 @@ def _report(trainer: GravityTrainer, phases: Mapping[str, float], elapsed: float
         f"generation, {prompts} prompts x {args.num_generations}",
         f"  optimizer steps a generation: {steps}",
         "  training rows: " + ", ".join(f"{task} {count}" for task, count in sorted(tasks.items())),
+        "  rewards: " + ", ".join(map(_reward, trainer.reward_funcs, trainer.reward_func_names)),
         "  completions: " + _completions(trainer),
         f"  peak memory of a process: {memory[0]:.2f} GiB main memory{gpu}",
         f"  seconds, optimizer steps: {steps}, checkpoints: 1 ({elapsed:.1f} in all):",
@@ -173,6 +175,10 @@ def _report(trainer: GravityTrainer, phases: Mapping[str, float], elapsed: float
         "completions stay as long as these"
     )
     return "\n".join(lines)
+
+
+def _reward(function: Callable[..., Any], name: str) -> str:
+    return f"{name} ({function.config.profile} profile)" if isinstance(function, RecordedOCRReward) else name
 
 
 def _completions(trainer: GravityTrainer) -> str:

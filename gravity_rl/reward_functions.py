@@ -44,6 +44,7 @@ class RecordedOCRReward:
     __name__ = OCR_REWARD
 
     def __init__(self, config: RewardConfig, pool: RewardPool | None = None):
+        self.config = config
         self._reward = OCRReward(config)
         self._pool = pool
         self.parts: list[dict[str, float]] = []

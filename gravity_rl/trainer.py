@@ -141,13 +141,13 @@ class GravityTrainer(AtomicCheckpointMixin):
         if not bad:
             return
         path = self.run.write_rollouts(self._rollouts)
+        where = "" if self.args.dry_run else f"; the step's rollouts are in {path}"  # those of a dry run are deleted
         index, function = bad[0]
         row = self._rollouts[index]
         raise RewardError(
             f"reward function {self.reward_func_names[function]!r} returned "
             f"{rewards[index, function].item()} (None reads as nan) for row {row.id!r} of task {row.task!r}: "
-            f"{len(bad)} of {rewards.numel()} rewards of step {row.step} are no finite numbers; the step's "
-            f"rollouts are in {path}"
+            f"{len(bad)} of {rewards.numel()} rewards of step {row.step} are no finite numbers{where}"
         )
 
     def _is_unscored(self, rewards: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from rapidfuzz.distance import Levenshtein
 from rewards.gate import CLOSED_GATE, degeneration_gate
 from rewards.latex.published import canonical, checks
 from rewards.latex.reader import Formula, read_formula
-from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
+from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_config, require_strings
 
 
 def compared_form(latex: str, profile: str) -> Formula:
@@ -45,6 +45,7 @@ def formula_reward(prediction: str, reference: str, config: RewardConfig = PUBLI
         ValueError: the reference holds no formula (its canonical form is empty).
     """
     require_strings(prediction, reference)
+    require_config(config)
     wanted = _read_reference(reference, config.profile)
     if is_oversized(prediction, reference):
         gate, formula = CLOSED_GATE, Formula("", dict.fromkeys(wanted.checks, False))

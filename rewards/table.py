@@ -24,7 +24,7 @@ from rewards.tables.terms import (
     unscored_parts,
 )
 from rewards.teds import structure_similarity
-from rewards.types import PUBLISHED, Part, RewardConfig, Score, is_oversized, require_strings
+from rewards.types import PUBLISHED, Part, RewardConfig, Score, is_oversized, require_config, require_strings
 
 
 def count_table_tags(markup: str) -> tuple[int, int]:
@@ -60,6 +60,7 @@ def table_reward(prediction: str, reference: str, config: RewardConfig = PUBLISH
         ValueError: the reference holds no table with a cell, or does not close it.
     """
     require_strings(prediction, reference)
+    require_config(config)
     if config.profile == "robust":
         return robust_table_reward(prediction, reference, config)
     wanted = _read_reference(reference)

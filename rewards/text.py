@@ -15,7 +15,7 @@ from rapidfuzz.distance import Levenshtein
 from rewards.gate import CLOSED_GATE, degeneration_gate
 from rewards.markup import normalize_text
 from rewards.text_form import robust_text_form
-from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_strings
+from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_config, require_strings
 
 
 def is_blank(text: str) -> bool:
@@ -48,6 +48,7 @@ def text_reward(prediction: str, reference: str, config: RewardConfig = PUBLISHE
         TypeError: an argument is not a string.
     """
     require_strings(prediction, reference)
+    require_config(config)
     oversized = is_oversized(prediction, reference)
     gate = CLOSED_GATE if oversized else degeneration_gate(prediction, reference, config)
     similarity = 0.0

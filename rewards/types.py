@@ -29,6 +29,8 @@ def _per_profile(text: str) -> float:
 PROFILES = ("published", "robust")
 # Constants that the profiles do not share: published, robust.
 _PROFILE_VALUES = {"violation_factor": (0.3, 0.6), "unclosed_factor": (0.0, 0.85)}
+# Constants that only the other profile uses.
+_IGNORED = {"published": ("gate_repeat_free",), "robust": ("gate_run_free", "gate_run_span")}
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class RewardConfig:
 
     Raises:
         TypeError: a value is not a number, or not an integer where an integer is declared.
-        ValueError: the profile is unknown, or a value is outside its range. The message names the field.
+        ValueError: the profile is unknown, or a value is outside its range or has no effect in the profile. The message
+            names the field.
     """
 
     profile: str = _constant(
@@ -85,10 +88,10 @@ class RewardConfig:
         16, "Gate: rho8 is 1 for predictions of fewer tokens than this. At least gate_ngram."
     )
     gate_run_free: int = _constant(
-        20, "Gate: a run of one character up to this length costs nothing. In characters, at least 0."
+        20, "Gate, published: a run of one character up to this length costs nothing. In characters, at least 0."
     )
     gate_run_span: int = _constant(
-        200, "Gate: a run this many characters longer than gate_run_free brings the gate to 0. At least 1."
+        200, "Gate, published: a run so many characters longer than gate_run_free brings the gate to 0. At least 1."
     )
     gate_repeat_free: int = _constant(
         64,
@@ -124,6 +127,10 @@ class RewardConfig:
         for name in ("loop_extra_allowance", "gate_run_free"):
             self._require(name, 0, math.inf)
         self._require("gate_min_tokens", self.gate_ngram, math.inf)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in _IGNORED[self.profile] and value != item.default:
+                raise ValueError(f"{item.name} has no effect in the {self.profile} profile: {value!r}")
 
     def _require(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
@@ -154,6 +161,12 @@ def require_strings(prediction: object, reference: object) -> None:
     for name, value in (("prediction", prediction), ("reference", reference)):
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+
+
+def require_config(config: object) -> None:
+    """Raises TypeError unless it is a configuration."""
+    if not isinstance(config, RewardConfig):
+        raise TypeError(f"config must be a RewardConfig, not {type(config).__name__}")
 
 
 def is_oversized(prediction: str, reference: str) -> bool:

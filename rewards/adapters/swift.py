@@ -18,7 +18,7 @@ from typing import Any
 
 from rewards import RewardConfig
 from rewards.batch import score_batch
-from rewards.types import PUBLISHED
+from rewards.types import PUBLISHED, require_config
 
 
 class OCRReward:
@@ -29,6 +29,7 @@ class OCRReward:
 
     def __init__(self, args: Any = None, config: RewardConfig = PUBLISHED, **settings: Any) -> None:
         """Only the configuration matters: what ms-swift passes (`args` and further settings) is ignored."""
+        require_config(config)
         self.config = config
 
     def __call__(

@@ -15,6 +15,7 @@ from typing import Any
 
 from rewards import RewardConfig, Score
 from rewards.batch import score_batch
+from rewards.types import require_config
 
 Completion = str | Sequence[Mapping[str, Any]]
 
@@ -23,7 +24,8 @@ class OCRReward:
     """A picklable callable with TRL's reward signature. Without a configuration, the published rewards."""
 
     def __init__(self, config: RewardConfig | None = None) -> None:
-        self.config = config or RewardConfig()
+        self.config = RewardConfig() if config is None else config
+        require_config(self.config)
         self.__name__ = "ocr_reward"  # the name of TRL's metrics for this reward
 
     def scores(self, completions: Sequence[Completion], task: Sequence[str], reference: Sequence[str]) -> list[Score]:

@@ -139,7 +139,7 @@ def _table_warnings(reference: str) -> Iterator[tuple[str, str]]:
     if closed > opened:
         yield "unbalanced table tags", f"opens {opened}, closes {closed}"
     elif opened > 1:
-        yield "more than one table", f"{opened} opening tags; the reward reads the first table"
+        yield "more than one table", f"{opened} opening tags; the published reward reads the first table only"
     tags = list(_TABLE_TAG.finditer(reference))
     if not tags or opened > closed:
         return

@@ -72,15 +72,18 @@ def _output(source: str, target: str) -> Iterator[TextIO]:
     if target == "-":
         yield sys.stdout
         return
-    path = Path(target).resolve()
+    path = Path(target)
+    in_place = path.exists() and not path.is_file()  # /dev/null, a pipe
+    if not in_place:
+        path = path.resolve()
     if source != "-" and path == Path(source).resolve():
         raise UsageError(f"{target} is the input: malformed lines would be lost")
-    in_place = path.exists() and not path.is_file()  # /dev/null, a named pipe
     written = path if in_place else path.with_name(f"{path.name}.partial")
     try:
         sink = written.open("w", encoding="ascii", newline="\n")
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}") from error
+        reason = error.strerror if path.parent.is_dir() else f"there is no folder {path.parent}"
+        raise UsageError(f"cannot write {target}: {reason}") from error
     try:
         with sink:
             yield sink

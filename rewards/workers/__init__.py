@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rewards.types import PUBLISHED, RewardConfig, Score
+from rewards.types import PUBLISHED, RewardConfig, Score, require_config
 from rewards.workers.link import START_LIMIT_S, PoolError, WorkerDied, WorkerLate, WorkerLink
 from rewards.workers.process import BUILT_IN
 from rewards.workers.queue import Batch, Group, Sample, WorkQueue
@@ -54,6 +54,7 @@ class RewardPool:
         scorer: import path `module:function` of what is called as `rewards.score` is, and returns a `Score`.
 
     Raises:
+        TypeError: `config` is no `RewardConfig`.
         ValueError: `workers` is not at least 1, `timeout_s` not a positive number, or `scorer` no import path.
         PoolError: a worker does not come up.
     """
@@ -67,12 +68,13 @@ class RewardPool:
         *,
         scorer: str = BUILT_IN,
     ) -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be at least 1: {workers}")
-        if not 0 < timeout_s < math.inf:
-            raise ValueError(f"timeout_s must be a positive number of seconds: {timeout_s}")
-        if not all(scorer.partition(":")):
+        if not isinstance(workers, int) or workers < 1:
+            raise ValueError(f"workers must be an integer of at least 1: {workers!r}")
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+            raise ValueError(f"timeout_s must be a positive number of seconds: {timeout_s!r}")
+        if not isinstance(scorer, str) or not all(scorer.partition(":")):
             raise ValueError(f"scorer must be an import path of the form module:function: {scorer!r}")
+        require_config(config)
         setup = {"config": asdict(config), "scorer": scorer}
         self._timeout_s = timeout_s
         self._owner = os.getpid()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import math
 import os
 import queue
 import signal
@@ -120,6 +121,9 @@ def _answer(scorer: Scorer, sample: tuple[str, str, str], config: RewardConfig) 
         scored = scorer(*sample, config)
         if not isinstance(scored, Score):
             raise TypeError(f"the scoring function returned {type(scored).__name__} instead of rewards.Score")
+        for name, number in {"value": scored.value, **scored.parts}.items():
+            if not isinstance(number, int | float) or not math.isfinite(number):
+                raise TypeError(f"the scoring function returned {number!r:.80} as {name}, which is no finite number")
         return encode(["score", scored.value, scored.parts])
     except Exception as error:  # carried to the caller, who gets it raised
         kind = next((base.__name__ for base in (TypeError, ValueError) if isinstance(error, base)), None)

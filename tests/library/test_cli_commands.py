@@ -16,7 +16,7 @@ from rewards.cli.main import main
     [
         (["score", "missing.jsonl", "-o", "x"], "cannot read missing.jsonl: No such file or directory"),
         (["score", ".", "-o", "x"], "cannot read .: Is a directory"),
-        (["score", "in.jsonl", "-o", "missing/x"], "cannot write missing/x: No such file or directory"),
+        (["score", "in.jsonl", "-o", "missing/x"], "cannot write missing/x: there is no folder "),
         (["score", "in.jsonl", "-o", "."], "cannot write .: Is a directory"),
         (["score", "in.jsonl", "-o", "./in.jsonl"], "./in.jsonl is the input: malformed lines would be lost"),
         (["score", "in.jsonl", "-o", "x", "--timeout", "1"], "--timeout needs --workers"),

@@ -102,6 +102,12 @@ def test_arguments_that_are_no_strings_are_named(task: str, wrong: object) -> No
         score(task, "x", wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("task", ["text", "table", "formula"])
+def test_a_configuration_that_is_none_is_named(task: str) -> None:
+    with pytest.raises(TypeError, match=r"^config must be a RewardConfig, not str"):
+        score(task, "x", REFERENCES[task], "robust")  # type: ignore[arg-type]
+
+
 def test_an_unknown_task_is_named() -> None:
     with pytest.raises(ValueError, match=r"^task must be one of text, table, formula: 'chart'"):
         score("chart", "x", "x")
@@ -149,6 +155,8 @@ def test_constants_are_used() -> None:
         ({"gate_ngram": 2.5}, TypeError, "gate_ngram must be an integer: 2.5"),
         ({"cell_weight": "0.5"}, TypeError, "cell_weight must be a number: '0.5'"),
         ({"row_penalty_min_rows": True}, TypeError, "row_penalty_min_rows must be an integer: True"),
+        ({"gate_repeat_free": 32}, ValueError, "gate_repeat_free has no effect in the published profile: 32"),
+        ({"profile": "robust", "gate_run_free": 9}, ValueError, "gate_run_free has no effect in the robust profile: 9"),
     ],
 )
 def test_constants_out_of_range_are_refused(settings_: dict, error: type[Exception], message: str) -> None:

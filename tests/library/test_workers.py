@@ -220,7 +220,7 @@ def test_workers_leave_signals_to_the_pool(pool: RewardPool, number: signal.Sign
         ("raise ValueError", ValueError, "sample 2: no good"),
         ("raise KeyError", RuntimeError, "sample 2: KeyError: 'no good'"),
         ("none", TypeError, "sample 2: the scoring function returned NoneType instead of rewards.Score"),
-        ("parts", TypeError, "sample 2: Object of type set is not JSON serializable"),
+        ("parts", TypeError, "sample 2: the scoring function returned {1} as set, which is no finite number"),
     ],
 )
 def test_error_of_the_scoring_function(pool: RewardPool, prediction: str, error: type[Exception], message: str) -> None:
@@ -263,7 +263,7 @@ def test_columns_of_different_length(pool: RewardPool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": 0}, "workers must be at least 1: 0"),
+        ({"workers": 0}, "workers must be an integer of at least 1: 0"),
         ({"timeout_s": 0.0}, "timeout_s must be a positive number of seconds: 0.0"),
         ({"timeout_s": float("nan")}, "timeout_s must be a positive number of seconds: nan"),
         ({"scorer": "rewards"}, "scorer must be an import path of the form module:function: 'rewards'"),
