@@ -25,6 +25,9 @@ __all__ = ["Node", "apted_distance", "tree_distance"]
 # depend on whether the recurrence is compiled, and neither does any reward.
 MAX_CELLS = 3_000_000
 
+# Two sequences of more pairs of trees than this are aligned by their equal trees, not by the cheapest alignment.
+MAX_PAIRS = 250_000
+
 # A pool of more distinct subtrees is not kept for the next comparison.
 MAX_POOL = 20_000
 
@@ -153,6 +156,8 @@ class _Alignment:
         texts = self.pool.texts
         if not any(map(self.pool.children.__getitem__, left + right)):
             return Levenshtein.distance("".join([texts[s] for s in left]), "".join([texts[s] for s in right]))
+        if len(left) * len(right) > MAX_PAIRS:
+            return self._anchored(left, right)
         sizes = {subtree: len(texts[subtree]) for subtree in left + right}
         previous = [0]
         for other in right:
@@ -167,6 +172,18 @@ class _Alignment:
                 current.append(cost)
             previous = current
         return previous[-1]
+
+    def _anchored(self, left: Forest, right: Forest) -> int:
+        """The cost of pairing as many equal trees as possible, and what is between two such pairs in order."""
+        cost = 0
+        for edit in Levenshtein.editops("".join(map(chr, left)), "".join(map(chr, right))):
+            if edit.tag == "replace":
+                cost += self._replace(left[edit.src_pos], right[edit.dest_pos])
+            elif edit.tag == "delete":
+                cost += self.pool.size(left[edit.src_pos])
+            else:
+                cost += self.pool.size(right[edit.dest_pos])
+        return cost
 
     def _replace(self, subtree: int, other: int) -> int:
         if subtree == other:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from functools import partial
 from importlib.util import find_spec
@@ -90,11 +91,11 @@ def test_bounds_enclose_the_distance_and_the_recurrence_alone_finds_it(tree: Nod
 @given(tables, tables)
 def test_above_the_cell_limit_both_paths_give_the_same_distance_and_never_too_small_a_one(a: Node, b: Node) -> None:
     exact = tree_distance(a, b)
-    limit, module.MAX_CELLS = module.MAX_CELLS, 0
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MAX_CELLS", 0)
         assert plain_python(a, b) == compiled(a, b) >= exact
-    finally:
-        module.MAX_CELLS = limit
+        patch.setattr(module, "MAX_PAIRS", 0)
+        assert plain_python(a, b) == compiled(a, b) >= exact
 
 
 def test_similarity_divides_by_the_larger_number_of_nodes_below_the_root() -> None:
@@ -107,6 +108,12 @@ def test_similarity_may_be_negative() -> None:
     row = Node("tr", tuple(Node(("td", span, 1)) for span in range(2, 6)))
     chain = Node("b", (Node("b", (Node("b", (Node("b", (Node("b"),)),)),)),))
     assert structure_similarity(Node("table", (row,)), Node("table", (chain,))) < 0
+
+
+def test_thousands_of_different_rows_take_well_under_a_second() -> None:
+    widths = random.Random(0)
+    tables = [grid(*[widths.randint(1, 2) for _ in range(2500)]) for _ in range(2)]
+    assert _seconds(*tables) < 1.5  # about 0.1 s
 
 
 def test_a_table_of_forty_by_ten_takes_well_under_100_ms() -> None:
