@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 from rewards.html.repair import repair
+from rewards.marks import without_mark_runs
 
 # Inline math that nests deeper than this, or whose braces do not balance, is left as it stands: the converter
 # takes time that is exponential in the depth of optional arguments and of groups that are never closed.
@@ -146,7 +147,7 @@ def normalize_table(markup: str) -> str:
     if "<table" not in markup.replace(" ", ""):
         return ""
     markup = _UNENCODABLE.sub("\ufffd", _UNREADABLE.sub("", markup))
-    markup = unicodedata.normalize("NFKC", repair(markup).replace("\n", "")).strip()
+    markup = unicodedata.normalize("NFKC", without_mark_runs(repair(markup).replace("\n", ""))).strip()
     inside = _inside_table(markup)
     for attribute in _LAYOUT_ATTRIBUTES:
         inside = attribute.sub("", inside)

@@ -61,6 +61,7 @@ class _Rewriter:
         self.text: list[str] = []  # of the text node that is being read
         self.stack: list[str] = []  # names of the open elements, as written
         self.open: Counter[str] = Counter()
+        self.comments_end = True  # until one does not
         self.math_depth = 0  # stack size at the outermost open <math>, whose content is dropped; 0 outside
 
     def run(self) -> str:
@@ -91,7 +92,9 @@ class _Rewriter:
         return start + 1
 
     def _start_tag(self, start: int) -> int:
-        match = _START_TAG.match(self.markup, start, start + MAX_TAG)
+        # Without the first look, thousands of tags that do not end would each be read to the limit.
+        ends = self.markup.find(">", start, start + MAX_TAG) >= 0
+        match = _START_TAG.match(self.markup, start, start + MAX_TAG) if ends else None
         if match is None:
             return self._as_text(start)
         name = match[1].lower()
@@ -151,8 +154,9 @@ class _Rewriter:
         return end.start()
 
     def _comment(self, start: int) -> int:
-        end = _COMMENT_END.search(self.markup, start + 4)
+        end = _COMMENT_END.search(self.markup, start + 4) if self.comments_end else None
         if end is None:
+            self.comments_end = False
             return self._as_text(start)
         self._emit_comment(self.markup[start + 4 : end.start()])
         return end.end()

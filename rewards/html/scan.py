@@ -12,6 +12,7 @@ import unicodedata
 from functools import lru_cache
 
 from rewards.html.table import MAX_COLSPAN, Table, parse_table, read_span
+from rewards.marks import without_mark_runs
 from rewards.markup import normalize_table
 from rewards.trees.subtrees import Node
 
@@ -37,7 +38,7 @@ def read_table(markup: str) -> Table | None:
 
 def scan_table(markup: str) -> Table | None:
     """The table of plain markup; None if it is not plain or has no cell."""
-    if _UNUSUAL.search(markup) or not (markup.isascii() or unicodedata.is_normalized("NFKC", markup)):
+    if _UNUSUAL.search(markup) or not (markup.isascii() or _is_normal(markup)):
         return None
     markup = _BLANK_LINES.sub("><", markup).replace("\n", "").rstrip()
     opening = _OPENING.match(markup)
@@ -48,6 +49,10 @@ def scan_table(markup: str) -> Table | None:
     if not _SECTIONS.fullmatch(before) or None in rows:
         return None
     return _table([row for row in rows if row is not None])
+
+
+def _is_normal(markup: str) -> bool:
+    return without_mark_runs(markup) == markup and unicodedata.is_normalized("NFKC", markup)
 
 
 Cell = tuple[Node, int, str]  # leaf of the structure tree, clamped colspan, text

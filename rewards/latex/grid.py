@@ -136,9 +136,9 @@ def _joined(
         cells: list[list[Item]] = []
         for index, cell in enumerate(row):
             if index - 1 in joins:
-                cells[-1] = cells[-1] + cell
+                cells[-1].extend(cell)
             else:
-                cells.append(cell)
+                cells.append(list(cell))
         result.append(cells)
     return result, [letter for index, letter in enumerate(letters) if index not in joins]
 

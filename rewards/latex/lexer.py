@@ -10,6 +10,7 @@ import re
 import unicodedata
 
 from rewards.latex.tables import ALIASES, BINARIES, OPERATORS, RELATIONS, TOKEN
+from rewards.marks import without_mark_runs
 
 _FENCE = re.compile(r"```[a-zA-Z]*")
 
@@ -28,7 +29,9 @@ UNICODE = _pairs(r"""
 ≤ \leq ≥ \geq ⩽ \leqslant ⩾ \geqslant ≦ \leqq ≧ \geqq ≪ \ll ≫ \gg ≲ \lesssim ≳ \gtrsim ≈ \approx ≡ \equiv
 ∼ \sim ≃ \simeq ≅ \cong ∝ \propto ≍ \asymp ≐ \doteq ≜ \triangleq ≔ := ∶ : ∈ \in ∋ \ni ⊂ \subset ⊆ \subseteq
 ⊊ \subsetneq ⊃ \supset ⊇ \supseteq ⊋ \supsetneq ≺ \prec ≻ \succ ⪯ \preceq ⪰ \succeq ⊥ \perp ⟂ \perp ⊢ \vdash
-⊣ \dashv ⊨ \models ∣ | ∥ \| ‖ \| ∴ \therefore ∵ \because
+⊣ \dashv ⊨ \models ⊔ \sqcup ⊓ \sqcap ⊑ \sqsubseteq ⊒ \sqsupseteq ≶ \lessgtr ≷ \gtrless ⪅ \lessapprox ⪆ \gtrapprox
+★ \bigstar ◦ \circ ○ \bigcirc ♠ \spadesuit ♡ \heartsuit ♢ \diamondsuit ♣ \clubsuit ⊳ \triangleright ⊲ \triangleleft
+✓ \checkmark ħ \hbar £ \pounds € \euro ¥ \yen ∣ | ∥ \| ‖ \| ∴ \therefore ∵ \because
 → \rightarrow ← \leftarrow ↔ \leftrightarrow ⇒ \Rightarrow ⇐ \Leftarrow ⇔ \Leftrightarrow ⟶ \longrightarrow
 ⟵ \longleftarrow ⟷ \longleftrightarrow ⟹ \Longrightarrow ⟸ \Longleftarrow ⟺ \Longleftrightarrow ↦ \mapsto
 ⟼ \longmapsto ↪ \hookrightarrow ↩ \hookleftarrow ⇌ \rightleftharpoons ⇋ \leftrightharpoons ⇀ \rightharpoonup
@@ -101,7 +104,7 @@ def lex(latex: str) -> list[str]:
     the whole string goes.
     """
     lexer = _Lexer()
-    for token in TOKEN.findall(unicodedata.normalize("NFC", _without_fence(latex))):
+    for token in TOKEN.findall(unicodedata.normalize("NFC", without_mark_runs(_without_fence(latex)))):
         if token[0] != "%" and not token.isspace():
             for sign in _replaced(token):
                 lexer.add(sign)
@@ -199,7 +202,10 @@ def _replaced(token: str) -> tuple[str, ...]:
 
 def _math_alphanumeric(char: str) -> tuple[str, ...]:
     """A letter or digit of the block U+1D400 as a plain one in a font."""
-    plain = _replaced(unicodedata.normalize("NFKC", char))
+    letter = unicodedata.normalize("NFKC", char)
+    if letter == char:  # one of the reserved places, whose letters are in other blocks
+        return (char,)
+    plain = _replaced(letter)
     alphabet, _ = divmod(ord(char) - 0x1D400, 52)
     if alphabet < len(_ALPHABETS):
         font = _ALPHABETS[alphabet]

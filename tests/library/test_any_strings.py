@@ -80,6 +80,14 @@ def test_any_two_strings_have_a_score(task: str, profile: str, prediction: str, 
     check(task, profile, prediction, reference)
 
 
+@pytest.mark.parametrize("start", range(0, 0x20000, 0x1000))
+def test_every_character_has_a_score(start: int) -> None:
+    step = 1 if start == 0x1D000 else 7  # the mathematical alphabets have gaps that are easy to fall into
+    for char in map(chr, range(start, start + 0x1000, step)):
+        for task in REFERENCES:
+            assert 0.0 <= score(task, char, REFERENCES[task], CONFIGS["robust"]).value <= 1.0
+
+
 @pytest.mark.nightly
 @settings(deadline=None, max_examples=20_000)
 @searched

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rewards import RewardConfig, Score, formula_reward, score, table_reward, text_reward
 from rewards.gate import degeneration_gate
 from rewards.latex.published import canonical, tokenize
+from rewards.types import PUBLISHED, ROBUST
 
 TABLE = "<table><tr><td>Item</td><td>Qty</td></tr><tr><td>Bolt</td><td>12</td></tr></table>"
 REFERENCES = {"text": "Bolts, 12 pieces", "table": TABLE, "formula": r"\frac{a}{b}=\left(x^{12}\right)"}
@@ -213,18 +214,37 @@ HOSTILE = {
     "accents": "$" + r"\"" * 13000 + "$",
     "environments": "\\begin{" * 4800,
     "braces": "{x" * 8000 + "}" * 13000,
+    "tags that do not end behind a table": "<table></table>" + "<b " * 11_300,
+    "comments that do not end behind a table": "<table></table>" + "<!--" * 8_400,
+    "rows of one cell and of two": filled("<tr><td>1<tr><td>2<td>"),
+    "rows of all lengths": "<table>" + "".join(f"<tr>{'<td>' * (i * i % 3)}" for i in range(4_500)) + "</table>",
+    "relations": r"\begin{cases}" + "=&" * 16_900 + r"\end{cases}",
+    "combining marks": "<table><tr><td>a" + "\u0301" * 17_000 + "\u0323" * 16_900 + "</td></tr></table>",
+    "a ligature of 18 letters": filled("\ufdfa", "<table><tr><td>", "</td></tr></table>"),
+    "fractions of one character": "½⅓⅔" * 11_300,
 }
 
 
+@pytest.mark.parametrize("config", [PUBLISHED, ROBUST], ids=["published", "robust"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_completion_stalls_the_reward(name: str) -> None:
+def test_no_completion_stalls_the_reward(name: str, config: RewardConfig) -> None:
     references = {"text": "Bolts", "table": BIG_TABLE, "formula": "x^2"}
     for task, reference in references.items():
         start = time.process_time()
-        scored = score(task, HOSTILE[name], reference)
+        scored = score(task, HOSTILE[name], reference, config)
         seconds = time.process_time() - start
         assert 0.0 <= scored.value <= 0.25
         assert seconds < 3.0  # about 0.5 s at most on an idle core
+
+
+@pytest.mark.parametrize("config", [PUBLISHED, ROBUST], ids=["published", "robust"])
+@pytest.mark.parametrize("name", ["rows of one cell and of two", "rows of all lengths", "combining marks", "relations"])
+def test_no_pair_stalls_the_reward(name: str, config: RewardConfig) -> None:
+    task = "formula" if name == "relations" else "table"
+    start = time.process_time()
+    scored = score(task, HOSTILE[name].replace("td>1", "td>3"), HOSTILE[name], config)
+    assert 0.0 <= scored.value <= 1.0
+    assert time.process_time() - start < 3.0  # about 0.5 s at most on an idle core
 
 
 def test_a_prediction_much_longer_than_its_reference_is_not_compared() -> None:
