@@ -193,6 +193,9 @@ class GravityConfig(GRPOConfig):
             raise ConfigError("reward_functions is empty: name at least one, for example `ocr`")
         if len(set(self.reward_functions)) < len(self.reward_functions):
             raise ConfigError(f"reward_functions names a function twice: {', '.join(self.reward_functions)}")
+        for name in ("reward_workers", "reward_timeout"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name} must be a number, not null; leave it out for the default")
         if self.reward_workers and OCR_REWARD not in self.reward_functions:
             raise ConfigError(
                 f"reward_workers: {self.reward_workers} has no effect: it needs `{OCR_REWARD}` among reward_functions"

@@ -20,7 +20,7 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 from gravity_rl.config import OCR_REWARD, GravityConfig
 from gravity_rl.parsing import ConfigError
 from rewards import RewardConfig, Score
-from rewards.adapters.trl import OCRReward, completion_text
+from rewards.adapters.trl import OCRReward, completion_texts
 from rewards.workers import PoolError, RewardPool
 
 RewardFunction = Callable[..., Any]
@@ -69,7 +69,7 @@ class RecordedOCRReward:
         if self._pool is None:
             return self._reward.scores(completions, task, reference)
         try:
-            return self._pool.score_batch(task, [completion_text(completion) for completion in completions], reference)
+            return self._pool.score_batch(task, completion_texts(completions), reference)
         except PoolError as error:
             raise RewardError(f"reward function {OCR_REWARD!r}: {error}") from error
 

@@ -8,14 +8,22 @@ CDM, the metric of the benchmark, is not a reward: it renders both formulas.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from rapidfuzz.distance import Levenshtein
 
-from rewards.gate import CLOSED_GATE, degeneration_gate
+from rewards.gate import CLOSED_GATE, Gate, Shown, degeneration_gate, shown_gate
 from rewards.latex.published import canonical, checks
 from rewards.latex.reader import Formula, read_formula
+from rewards.latex.tables import SPACING, TOKEN
 from rewards.types import PUBLISHED, RewardConfig, Score, is_oversized, require_config, require_strings
+
+# What an unseen token weighs: one of structure (a brace, a font, a style), a spacing command, a comment's character.
+STRUCTURE_WEIGHT, SPACING_WEIGHT, COMMENT_WEIGHT = 1, 8, 4
+# The weight that is free for each canonical token, and so many more of these.
+UNSEEN_PER_TOKEN, UNSEEN_TOKENS = 8, 4
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*+\{[^{}\\]{1,64}\}")
 
 
 def compared_form(latex: str, profile: str) -> Formula:
@@ -25,12 +33,39 @@ def compared_form(latex: str, profile: str) -> Formula:
     return Formula(canonical(latex), checks(latex))
 
 
+def shown_formula(latex: str, formula: Formula) -> Shown:
+    """What the robust gate sees of a formula that was read: its canonical tokens, and the weight of all others.
+
+    White space weighs nothing, and `\\begin{name}` as much as a brace.
+    """
+    structure = spacing = comments = 0
+    for token in TOKEN.findall(_ENVIRONMENT.sub("{", latex)):
+        if token[0] == "%":
+            comments += len("".join(token.split()))
+        elif token in SPACING:
+            spacing += 1
+        else:
+            structure += not token.isspace()
+    structure = max(0, structure - len(formula.tokens))
+    return Shown(
+        "".join(formula.tokens).replace("<", "< "),  # so that no relation looks like a tag
+        STRUCTURE_WEIGHT * structure + SPACING_WEIGHT * spacing + COMMENT_WEIGHT * comments,
+        UNSEEN_PER_TOKEN * (UNSEEN_TOKENS + len(formula.tokens)),
+    )
+
+
 @lru_cache(maxsize=1024)
-def _read_reference(reference: str, profile: str) -> Formula:
+def _read_reference(reference: str, profile: str) -> tuple[Formula, Shown]:
     formula = compared_form(reference, profile)
     if not formula.tokens:
         raise ValueError(f"reference holds no formula: {reference[:80]!r}")
-    return formula
+    return formula, shown_formula(reference, formula)
+
+
+def _gate(prediction: str, formula: Formula, wanted: Shown, config: RewardConfig) -> Gate:
+    if config.profile == "robust":
+        return shown_gate(prediction, shown_formula(prediction, formula), wanted, config)
+    return degeneration_gate(prediction, config=config)
 
 
 def formula_reward(prediction: str, reference: str, config: RewardConfig = PUBLISHED) -> Score:
@@ -46,11 +81,12 @@ def formula_reward(prediction: str, reference: str, config: RewardConfig = PUBLI
     """
     require_strings(prediction, reference)
     require_config(config)
-    wanted = _read_reference(reference, config.profile)
+    wanted, wanted_shown = _read_reference(reference, config.profile)
     if is_oversized(prediction, reference):
         gate, formula = CLOSED_GATE, Formula("", dict.fromkeys(wanted.checks, False))
     else:
-        gate, formula = degeneration_gate(prediction, reference, config), compared_form(prediction, config.profile)
+        formula = compared_form(prediction, config.profile)
+        gate = _gate(prediction, formula, wanted_shown, config)
     violations = sum(passes and not formula.checks[name] for name, passes in wanted.checks.items())
     similarity = 0.0
     if gate.gate > 0.0:

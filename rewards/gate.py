@@ -1,14 +1,14 @@
 """The degeneration gate: a factor that takes the reward away from completions that loop.
 
-It looks at the raw prediction, because normalisation removes just what loops are made of (spaces, markup,
-spacing commands). The published gate is `g = min(rho8, max(0, 1 - (L_run - 20) / 200), 1)`, after
-arXiv:2609.26638, Appendix E. It needs spaces to see a loop, and it marks down a correct copy of a reference that
-repeats itself.
+The published gate looks at the raw prediction, because normalisation removes just what loops are made of (spaces,
+markup, spacing commands). It is `g = min(rho8, max(0, 1 - (L_run - 20) / 200), 1)`, after arXiv:2609.26638,
+Appendix E. It needs spaces to see a loop, and it marks down a correct copy of a reference that repeats itself.
 
 The robust gate is `min(1, g(prediction) / g(reference))` with `g = 64 / max(64, repeats)`, where `repeats` is how many
 8-grams of a text's units occurred twice before, counted in each of two readings. The units are opening tags, numbers,
 dot leaders and single characters, without spaces; the first reading takes a number as its step from the number
-before, the second takes every number for the same and a tag by its name alone.
+before, the second takes every number for the same and a tag by its name alone. The rewards apply it to what is
+shown, which is spelled alike however it was typed, and bound what is not shown by its amount (`Shown`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,17 @@ class Gate(NamedTuple):
     longest_run: int
 
 
+class Shown(NamedTuple):
+    """What a string shows, how much in it is not shown, and how much of that costs nothing.
+
+    The amounts are weighted characters of a text or tokens of a formula.
+    """
+
+    text: str
+    unseen: int
+    free: int
+
+
 # Of a prediction that is not scored at all.
 CLOSED_GATE = Gate(0.0, 0.0, 0)
 
@@ -69,11 +80,24 @@ def degeneration_gate(prediction: str, reference: str = "", config: RewardConfig
     """
     rho8, run = published_terms(prediction, config)
     if config.profile == "robust":
-        free, n = config.gate_repeat_free, config.gate_ngram
-        repeats, wanted = repeated_ngrams(prediction, n), _reference_repeats(reference, n)
-        return Gate(min(1.0, max(free, wanted) / max(free, repeats)), rho8, run)
+        return Gate(_repeats_gate(prediction, reference, config), rho8, run)
     run_term = 1.0 - (run - config.gate_run_free) / config.gate_run_span
     return Gate(min(rho8, max(0.0, run_term), 1.0), rho8, run)
+
+
+def shown_gate(prediction: str, found: Shown, wanted: Shown, config: RewardConfig) -> Gate:
+    """The robust gate of what a raw prediction shows: the smaller one of that of its text and that of the unseen rest.
+
+    As much may be unseen as is free, or as is unseen in the reference. More lowers the gate in proportion.
+    """
+    allowed = max(found.free, wanted.unseen)
+    gate = min(_repeats_gate(found.text, wanted.text, config), allowed / max(allowed, found.unseen))
+    return Gate(gate, *published_terms(prediction, config))
+
+
+def _repeats_gate(text: str, reference: str, config: RewardConfig) -> float:
+    free, n = config.gate_repeat_free, config.gate_ngram
+    return min(1.0, max(free, _reference_repeats(reference, n)) / max(free, repeated_ngrams(text, n)))
 
 
 def published_terms(text: str, config: RewardConfig) -> tuple[float, int]:

@@ -33,7 +33,7 @@ def count_table_tags(markup: str) -> tuple[int, int]:
     return markup.count("<table"), markup.count("</table>")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _read_reference(reference: str) -> Table:
     """The parsed reference, read once for all predictions of a group."""
     table = read_table(reference)

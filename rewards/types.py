@@ -7,7 +7,6 @@ together with the components it was made of, which is what a training run logs a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
@@ -27,6 +26,7 @@ def _per_profile(text: str) -> float:
 
 
 PROFILES = ("published", "robust")
+_LARGEST = 1_000_000_000  # of integers
 # Constants that the profiles do not share: published, robust.
 _PROFILE_VALUES = {"violation_factor": (0.3, 0.6), "unclosed_factor": (0.0, 0.85)}
 # Constants that only the other profile uses.
@@ -123,10 +123,10 @@ class RewardConfig:
             self._require(name, 0.0, 1.0)
         self._require("shape_bonus", 0.0, 0.5)
         for name in ("row_penalty_min_rows", "loop_min_allowance", "gate_ngram", "gate_run_span", "gate_repeat_free"):
-            self._require(name, 1, math.inf)
+            self._require(name, 1, _LARGEST)
         for name in ("loop_extra_allowance", "gate_run_free"):
-            self._require(name, 0, math.inf)
-        self._require("gate_min_tokens", self.gate_ngram, math.inf)
+            self._require(name, 0, _LARGEST)
+        self._require("gate_min_tokens", self.gate_ngram, _LARGEST)
         for item in fields(self):
             value = getattr(self, item.name)
             if item.name in _IGNORED[self.profile] and value != item.default:
@@ -135,7 +135,7 @@ class RewardConfig:
     def _require(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
         if not low <= value <= high:  # also false for NaN
-            limit = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+            limit = f"at least {low}" if high == _LARGEST and value < low else f"between {low} and {high}"
             raise ValueError(f"{name} must be {limit}: {value!r}")
 
 

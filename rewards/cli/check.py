@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rewards import RewardConfig
 from rewards.cli.references import Finding, check_reference
 from rewards.cli.rows import Problem, Progress, open_input, read_rows
+from rewards.cli.streams import required_stdout
 from rewards.explain.steps import counted
 
 # Characters of 8,448 tokens, the length of a completion in the published setting.
@@ -38,8 +39,9 @@ def check_file(source: str, config: RewardConfig, max_length: int) -> int:
         max_length: of a reference, in characters.
 
     Raises:
-        UsageError: the file cannot be opened.
+        UsageError: the file cannot be opened, or stdout is closed.
     """
+    output = required_stdout()
     kinds: dict[tuple[bool, str], _Kind] = {}
     lines = clean = 0
     with open_input(source) as stream, Progress(source, stream, "checking") as progress:
@@ -54,8 +56,8 @@ def check_file(source: str, config: RewardConfig, max_length: int) -> int:
             for finding in findings:
                 kinds.setdefault((finding.is_error, finding.kind), _Kind()).add(row.number, finding)
     for text in _report(kinds):
-        print(text)
-    print(f"{counted(lines, 'line')}, {clean} without a finding")
+        print(text, file=output)
+    print(f"{counted(lines, 'line')}, {clean} without a finding", file=output)
     print(f"{counted(lines, 'line')} checked in {progress.seconds:.1f} s", file=sys.stderr)
     return 1 if any(is_error for is_error, _ in kinds) else 0
 

@@ -16,20 +16,24 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TextIO, get_type_hints
+from typing import NoReturn, get_type_hints
 
 from rewards import RewardConfig
 from rewards.cli.check import DEFAULT_MAX_LENGTH, check_file
-from rewards.cli.rows import TASKS, UsageError
+from rewards.cli.rows import TASKS, shortened
 from rewards.cli.score import score_file
+from rewards.cli.streams import UsageError, replace_closed_streams, required_stdin, required_stdout
 from rewards.explain import explain
 from rewards.types import PROFILES
 from rewards.workers import PoolError
 
+# Of an integer in --set; the rewards calculate with floats, which have an end.
+_LARGEST = 10**9
+
 _SCORE = """Scores each line of a JSONL file. A line is an object with the strings `task` (text, table or formula),
 `prediction` and `reference`. The output has every field of the input and `reward` and `parts`, which replace fields
 of these names. A line that cannot be scored is left out, reported with its number, and makes the exit status 1. The
-output gets its name when it is complete."""
+output gets its name when it is complete; an unfinished one is removed."""
 _CHECK = """Checks the references of a JSONL file before anything is trained on them: whether each one parses and
 scores 1 against itself (otherwise: error), and whether it holds what is rarely meant (warning), such as control
 characters of a lost backslash. A line is an object with the strings `task` (text, table or formula) and `reference`.
@@ -41,6 +45,7 @@ dash."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status."""
+    replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -48,17 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments.config = _config(arguments.profile, arguments.set)
         status: int = arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except UsageError as error:
         return _fail(str(error), 2)
     except BrokenPipeError:
-        # The reader has gone (`| head`). Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone (`| head`). Python would complain once more when it flushes the streams at exit.
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            os.dup2(nothing, stream.fileno())
         return 1
     except (OSError, PoolError) as error:
         return _fail(str(error), 1)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
     return status
 
 
@@ -130,7 +136,10 @@ def _config(profile: str, assignments: Sequence[str]) -> RewardConfig:
         try:
             values[name] = int(text) if integral else float(text)
         except ValueError:
-            raise UsageError(f"--set: {name} must be {'an integer' if integral else 'a number'}: {text!r}") from None
+            kind = "an integer" if integral else "a number"
+            raise UsageError(f"--set: {name} must be {kind}: {shortened(text)}") from None
+        if integral and values[name] > _LARGEST:
+            raise UsageError(f"--set: {name} must be at most {_LARGEST}: {shortened(text)}")
     try:
         return RewardConfig(profile=profile, **values)  # type: ignore[arg-type]
     except ValueError as error:
@@ -158,18 +167,15 @@ def _run_check(arguments: argparse.Namespace) -> int:
 def _run_explain(arguments: argparse.Namespace) -> int:
     if arguments.prediction == arguments.reference == "@-":
         raise UsageError("only one of --prediction and --reference can be stdin")
+    output = required_stdout()
     prediction, reference = _value(arguments.prediction), _value(arguments.reference)
     try:
         lines = explain(arguments.task, prediction, reference, arguments.config)
     except ValueError as error:  # the reference is unusable
         raise UsageError(str(error)) from error
-    _print_lines(lines, sys.stdout)
-    return 0
-
-
-def _print_lines(lines: Sequence[str], stream: TextIO) -> None:
     for line in lines:
-        print(line, file=stream)
+        print(line, file=output)
+    return 0
 
 
 def _value(argument: str) -> str:
@@ -178,7 +184,7 @@ def _value(argument: str) -> str:
         return argument
     name = argument[1:]
     try:
-        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        content = required_stdin().read() if name == "-" else Path(name).read_bytes()
         return content.decode("utf-8")
     except OSError as error:
         raise UsageError(f"cannot read {name}: {error.strerror}") from error

@@ -19,21 +19,20 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from tqdm import tqdm
 
+from rewards.cli.streams import UsageError, required_stdin
+
 TASKS = ("text", "table", "formula")
 # Longer lines are reported and skipped. An image as base64 fits.
 MAX_LINE_BYTES = 64 << 20
 SHOWN_PROBLEMS = 20
 
 
-class UsageError(Exception):
-    """The user's mistake. The message is complete and one line long."""
-
-
 class Row(NamedTuple):
-    """A line: its number, counted from 1, and its object."""
+    """A line: its number, counted from 1, its object, and its size in bytes."""
 
     number: int
     fields: dict[str, Any]
+    size: int
 
 
 class Problem(NamedTuple):
@@ -57,10 +56,10 @@ def open_input(path: str) -> AbstractContextManager[BinaryIO]:
         UsageError: it cannot be opened.
     """
     if path == "-":
-        return nullcontext(sys.stdin.buffer)
-    if Path(path).is_dir():
-        raise UsageError(f"cannot read {path}: Is a directory")
+        return nullcontext(required_stdin())
     try:
+        if Path(path).is_dir():
+            raise UsageError(f"cannot read {path}: Is a directory")
         return Path(path).open("rb")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
@@ -82,22 +81,22 @@ def read_rows(stream: BinaryIO, fields: Sequence[str], advance: Callable[[int], 
         while too_long and not line.endswith(b"\n") and (line := stream.readline(MAX_LINE_BYTES)):
             size += len(line)
         advance(size)
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
         if too_long:
             yield Problem(number, None, f"longer than {MAX_LINE_BYTES} bytes ({size})")
-        elif not line.isspace():
+        elif line and not line.isspace():
             yield _read_line(number, line, fields)
 
 
 def _read_line(number: int, line: bytes, fields: Sequence[str]) -> Row | Problem:
-    if number == 1:
-        line = line.removeprefix(b"\xef\xbb\xbf")
     try:
         parsed = _parse(line)
         for name in fields:
             _require_string(parsed, name)
     except _Malformed as error:
         return Problem(number, error.field, str(error))
-    return Row(number, parsed)
+    return Row(number, parsed, len(line))
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise _Malformed("nested too deeply") from error
     if not isinstance(parsed, dict):
-        raise _Malformed(f"not a JSON object: {type(parsed).__name__}")
+        raise _Malformed(f"not a JSON object: {_json_type(parsed)}")
     return parsed
 
 
@@ -135,7 +134,9 @@ def _json_type(value: object) -> str:
         return json.dumps(value)
     if isinstance(value, dict):
         return "an object"
-    return "a list" if isinstance(value, list) else "a number"
+    if isinstance(value, list):
+        return "a list"
+    return "a string" if isinstance(value, str) else "a number"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

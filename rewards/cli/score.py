@@ -1,7 +1,7 @@
 """`python -m rewards score`: adds the reward and its parts to each line of a JSONL file.
 
-Lines are scored as they are read and written at once, so memory does not grow with the file. The output is written
-under another name beside its own and renamed at the end: what is there under the final name is complete.
+Lines are scored as they are read and written at once, so memory does not grow with the file. The output gets its name
+at the end: what is there under the final name is complete.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TextIO
 
 from rewards import RewardConfig, Score, score
-from rewards.cli.rows import TASKS, Problem, Progress, Row, UsageError, open_input, read_rows
+from rewards.cli.rows import TASKS, Problem, Progress, Row, open_input, read_rows
+from rewards.cli.streams import open_output
 from rewards.cli.summary import TaskSummary, summary_lines
 from rewards.explain.steps import counted
 from rewards.workers import RewardPool
 
-# Rows that are scored together where there are workers, and the characters that end a batch before that.
+# Rows that are scored together where there are workers, and the bytes that end a batch before that.
 _BATCH_ROWS = 512
-_BATCH_CHARACTERS = 4_000_000
+_BATCH_BYTES = 8 << 20
 
 Outcome = Score | None | Problem
 Scorer = Callable[[Sequence[Row]], Iterable[Outcome]]
@@ -43,7 +42,7 @@ def score_file(source: str, target: str, config: RewardConfig, workers: int, tim
     summaries = {task: TaskSummary() for task in TASKS}
     with (
         open_input(source) as stream,
-        _output(source, target) as sink,
+        open_output(target, stream) as sink,
         _scorer(config, workers, timeout_s) as scorer,
         Progress(source, stream, "scoring") as progress,
     ):
@@ -67,46 +66,19 @@ def score_file(source: str, target: str, config: RewardConfig, workers: int, tim
     return 1 if progress.problems else 0
 
 
-@contextmanager
-def _output(source: str, target: str) -> Iterator[TextIO]:
-    if target == "-":
-        yield sys.stdout
-        return
-    path = Path(target)
-    in_place = path.exists() and not path.is_file()  # /dev/null, a pipe
-    if not in_place:
-        path = path.resolve()
-    if source != "-" and path == Path(source).resolve():
-        raise UsageError(f"{target} is the input: malformed lines would be lost")
-    written = path if in_place else path.with_name(f"{path.name}.partial")
-    try:
-        sink = written.open("w", encoding="ascii", newline="\n")
-    except OSError as error:
-        reason = error.strerror if path.parent.is_dir() else f"there is no folder {path.parent}"
-        raise UsageError(f"cannot write {target}: {reason}") from error
-    try:
-        with sink:
-            yield sink
-        if not in_place:
-            written.replace(path)
-    finally:
-        if not in_place:
-            written.unlink(missing_ok=True)
-
-
 def _batches(rows: Iterable[Row | Problem], report: Callable[[Problem], None], most: int) -> Iterator[list[Row]]:
     """The rows in batches; problems are reported as they come."""
     batch: list[Row] = []
-    characters = 0
+    size = 0
     for row in rows:
         if isinstance(row, Problem):
             report(row)
             continue
         batch.append(row)
-        characters += len(row.fields["prediction"]) + len(row.fields["reference"])
-        if len(batch) == most or characters >= _BATCH_CHARACTERS:
+        size += row.size
+        if len(batch) == most or size >= _BATCH_BYTES:
             yield batch
-            batch, characters = [], 0
+            batch, size = [], 0
     if batch:
         yield batch
 
@@ -127,27 +99,29 @@ def _encode(row: Row, scored: Score | None) -> str | None:
 def _scorer(config: RewardConfig, workers: int, timeout_s: float) -> Iterator[Scorer]:
     """What turns rows into their scores, None for one over its deadline, or a problem."""
     if not workers:
-        yield lambda rows: [_score_row(row, row.fields["prediction"], config) for row in rows]
+        yield lambda rows: [_score_row(row, config) for row in rows]
         return
     with RewardPool(workers, timeout_s, config) as pool:
-        yield lambda rows: _score_in_pool(rows, pool, config)
+        yield lambda rows: _score_in_pool(rows, pool)
 
 
-def _score_row(row: Row, prediction: str, config: RewardConfig) -> Score | Problem:
+def _score_row(row: Row, config: RewardConfig) -> Outcome:
     try:
-        return score(row.fields["task"], prediction, row.fields["reference"], config)
+        return score(row.fields["task"], row.fields["prediction"], row.fields["reference"], config)
     except ValueError as error:
-        if not str(error).startswith("reference"):
-            raise
-        return Problem(row.number, "reference", str(error).removeprefix("reference "))
+        return _problem(row, error)
 
 
-def _score_in_pool(rows: Sequence[Row], pool: RewardPool, config: RewardConfig) -> list[Outcome]:
-    # An unusable reference is refused here, where it costs its own row only.
-    outcomes: list[Outcome] = [_score_row(row, "", config) for row in rows]
-    places = [place for place, found in enumerate(outcomes) if isinstance(found, Score)]
-    usable = [rows[place].fields for place in places]
-    columns = ([fields[name] for fields in usable] for name in ("task", "prediction", "reference"))
-    for place, found in zip(places, pool.score_batch(*columns), strict=True):
-        outcomes[place] = found
-    return outcomes
+def _score_in_pool(rows: Sequence[Row], pool: RewardPool) -> list[Outcome]:
+    columns = ([row.fields[name] for row in rows] for name in ("task", "prediction", "reference"))
+    return [
+        _problem(row, found) if isinstance(found, Exception) else found
+        for row, found in zip(rows, pool.outcomes(*columns), strict=True)
+    ]
+
+
+def _problem(row: Row, error: Exception) -> Problem:
+    """What is wrong with an unusable reference. Any other error is one of the rewards and raised."""
+    if not isinstance(error, ValueError) or not str(error).startswith("reference"):
+        raise error
+    return Problem(row.number, "reference", str(error).removeprefix("reference "))

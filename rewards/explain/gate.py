@@ -7,9 +7,11 @@ from collections import Counter
 
 from rewards import RewardConfig, Score
 from rewards.explain.alignment import quoted
-from rewards.gate import repeated_ngrams
+from rewards.formula import compared_form, shown_formula
+from rewards.gate import Shown, repeated_ngrams
 from rewards.html.reader import read_tables
 from rewards.tables.gate import measure
+from rewards.text import shown_text
 
 
 def gate_cause(scored: Score, config: RewardConfig) -> str:
@@ -28,7 +30,7 @@ def gate_details(task: str, prediction: str, reference: str, scored: Score, conf
     if task == "table":
         terms = _table_terms(prediction, reference, config)
     else:
-        terms = [_repeats("as written", prediction, reference, config)]
+        terms = _shown_terms(_shown(task, prediction), _shown(task, reference), config)
     return ["", "gate", *(f"  {text}: x {factor:.4f}" for text, factor in terms if factor < 1.0)]
 
 
@@ -39,9 +41,24 @@ def _repeats(what: str, prediction: str, reference: str, config: RewardConfig) -
     return text, min(1.0, max(free, wanted) / max(free, found))
 
 
+def _shown(task: str, string: str) -> Shown:
+    return shown_text(string) if task == "text" else shown_formula(string, compared_form(string, "robust"))
+
+
+def _shown_terms(found: Shown, wanted: Shown, config: RewardConfig) -> list[tuple[str, float]]:
+    """The terms of `rewards.gate.shown_gate`, of which the smaller counts."""
+    allowed = max(found.free, wanted.unseen)
+    unseen = f"unseen: weight {found.unseen} for {wanted.unseen} in the reference, {found.free} is free"
+    return [
+        _repeats("as shown", found.text, wanted.text, config),
+        (unseen, allowed / max(allowed, found.unseen)),
+    ]
+
+
 def _table_terms(prediction: str, reference: str, config: RewardConfig) -> list[tuple[str, float]]:
     """The terms of `rewards.tables.gate.table_gate`, of which the smallest counts."""
-    found, wanted = (measure(markup, read_tables(markup)) for markup in (prediction, reference))
+    wanted = measure(reference, read_tables(reference), 0)
+    found = measure(prediction, read_tables(prediction), wanted.blank_cells)
     free = config.gate_repeat_free
     allowed = max(found.free, wanted.unseen)
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 
 from rapidfuzz.distance import Levenshtein, Prefix
 
@@ -15,6 +16,8 @@ from rewards.html.reader import read_tables
 from rewards.html.table import Table, parse_table
 from rewards.markup import normalize_table
 from rewards.table import count_table_tags
+from rewards.tables.document import Document
+from rewards.tables.robust import compared_tables, show
 
 _LISTED = 10  # rows or cells that are listed
 _CELLS_OF_A_ROW = 3
@@ -61,6 +64,9 @@ def _compared_steps(prediction: str, reference: str, scored: Score, config: Rewa
         nodes, characters = _sizes(prediction, reference)
         structure += f", {(1.0 - parts['teds_s']) * nodes:.0f} edits in {counted(nodes, 'node')}"
         cells += f", {(1.0 - parts['s_cell']) * characters:.0f} edits in {counted(characters, 'character')}"
+    elif (share := _share(prediction, reference)) < 1.0:
+        structure += f" (times {share:.4f}, the share of the text in tables that are compared)"
+        cells += f" (times {share:.4f} as well)"
     similarity = parts["similarity"]
     with_rows = similarity * (1.0 - parts["p_row"])
     with_loops = with_rows * (1.0 - parts["p_loop"])
@@ -88,18 +94,25 @@ def table_details(prediction: str, reference: str, scored: Score, config: Reward
     parts = scored.parts
     if not parts["parsed"]:
         return []
-    wanted, found = _rows(reference, config), _rows(prediction, config)
+    if config.profile == "robust":
+        wanted, found = map(robust_rows, _compared_documents(prediction, reference))
+    else:
+        wanted, found = published_rows(_read(reference)), published_rows(_read(prediction))
     pairs = align_rows(wanted, found)
     nodes, characters = _sizes(prediction, reference) if config.profile == "published" else (0, 0)
-    lines = []
+    sections = []
     if parts["teds_s"] != 1.0:
         cost = _unit_cost(config.teds_weight, nodes, "node")
-        lines += ["", f"structure, row by row{cost}", *_limited(_row_lines(pairs))]
+        sections.append((f"structure, row by row{cost}", _row_lines(pairs)))
     if parts["s_cell"] != 1.0:
         cost = _unit_cost(config.cell_weight, characters, "character")
-        lines += ["", f"cells, reference -> prediction{cost}", *_limited(_cell_lines(pairs))]
+        sections.append((f"cells, reference -> prediction{cost}", _cell_lines(pairs)))
     if parts["p_loop"] > 0.0:
-        lines += ["", "rows that repeat", *_limited(_loop_lines(wanted, found, config))]
+        sections.append(("rows that repeat", _loop_lines(wanted, found, config)))
+    lines = []
+    for title, content in sections:
+        listed = _limited(content)  # nothing where a table too many is all that is wrong
+        lines += ["", title, *listed] if listed else []
     return lines
 
 
@@ -108,8 +121,19 @@ def _unit_cost(weight: float, total: int, unit: str) -> str:
     return f" ({weight / total:.4f} a {unit})" if total else ""
 
 
-def _rows(markup: str, config: RewardConfig) -> list[TableRow]:
-    return robust_rows(read_tables(markup)) if config.profile == "robust" else published_rows(_read(markup))
+def _compared_documents(prediction: str, reference: str) -> tuple[Document, Document]:
+    """The reference and the prediction with nothing but the tables that the robust profile compares."""
+    wanted, found = read_tables(reference), read_tables(prediction)
+    limits = show(wanted).limits
+    return (
+        replace(wanted, tables=compared_tables(wanted)),
+        replace(found, tables=compared_tables(found, limits)),
+    )
+
+
+def _share(prediction: str, reference: str) -> float:
+    """Share of a prediction's texts that the robust profile compares."""
+    return show(read_tables(prediction), show(read_tables(reference)).limits).share
 
 
 def _read(markup: str) -> Table:

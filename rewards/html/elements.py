@@ -36,15 +36,35 @@ _INLINE = frozenset({
     "mi", "mmultiscripts", "mn", "mo", "mover", "mpadded", "mroot", "mrow", "ms", "mspace", "msqrt", "mstyle", "msub",
     "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover", "semantics",
 })
+# What may stand in a tag without a value, and names that tell a tag from a comparison (`x<i and y>j`).
+_ATTRIBUTES = frozenset({
+    "align", "alt", "async", "autofocus", "autoplay", "checked", "class", "color", "compact", "contenteditable",
+    "controls", "default", "defer", "dir", "disabled", "download", "draggable", "face", "height", "hidden", "href",
+    "id", "inert", "ismap", "itemscope", "lang", "loop", "multiple", "muted", "name", "noshade", "novalidate",
+    "nowrap", "open", "readonly", "required", "reversed", "role", "selected", "size", "src", "style", "title",
+    "translate", "type", "valign", "value", "width",
+})
 # fmt: on
 NAMES = VOID | RAW_TEXT | BLOCKS | _NOT_SHOWN | _SHOWN_IF_OPEN | _TABLE | _INLINE
+# Their tags are text if they hold words but no attribute. Some of the names are letters that formulas use.
+_OFTEN_TEXT = (VOID | BLOCKS | _INLINE) - _SHOWN_IF_OPEN
 
-_ATTRIBUTE = re.compile(r"""([^\s/=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s]*+))?+""")
+_ATTRIBUTE_AND_VALUE = re.compile(r"""([^\s/=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s]*+))?+""")
+_QUOTED_VALUE = re.compile(r"""=\s*+["']""")
 _ZERO = r"(?:0+(?:\.0*)?|\.0+)(?![0-9.])[a-z%]*"
+# All sides of a rectangle at most a pixel from its corner, or its right or lower one at 0.
+_CLIPPED = rf"(?:,?(?:1px|{_ZERO})){{4}}|(?:0|1px){{4}}|[^,)]*,(?:[^,)]*,)?{_ZERO},[^)]*"
+_CLIPPED_PATH = (
+    rf"(?:inset\((?:[5-9][0-9]|[^)]{{0,40}}100)(?:\.[0-9]+)?%|(?:circle|ellipse)\({_ZERO}"
+    r"|polygon\((?:,?0+(?:px|%)?+)++\))"
+)
+# A thousand pixels, or what is about as much in other units.
+_FAR = r"(?:999|[0-9]{4}|[0-9]{3}(?:\.[0-9]*)?(?:r?em|v[wh]|in|cm))"
 _NO_SIZE = rf"(?:max-)?(?:height|width):{_ZERO}"
 _HIDING_STYLE = re.compile(
-    rf"(?:^|;)(?:display:none|(?:content-)?visibility:(?:hidden|collapse)|(?:opacity|font-size):{_ZERO}|clip(?:-path)?:"
-    rf"|color:(?:transparent|rgba\([^)]*,{_ZERO}\))|(?:text-indent|left|top|margin-left):-[0-9]{{3}}"
+    rf"(?:^|;)(?:display:none|(?:content-)?visibility:(?:hidden|collapse)|(?:opacity|font-size):{_ZERO}"
+    rf"|clip:rect\((?:{_CLIPPED})\)|clip-path:{_CLIPPED_PATH}"
+    rf"|color:(?:transparent|rgba\([^)]*,{_ZERO}\))|(?:text-indent|left|top|margin-left):-{_FAR}"
     rf"|transform:scale\({_ZERO}\)|overflow:hidden;(?:.*;)?{_NO_SIZE}|{_NO_SIZE};(?:.*;)?overflow:hidden)"
 )
 _STYLE_SPACE = re.compile(r"\s+|/\*.*?\*/")
@@ -60,9 +80,17 @@ def parse_attributes(text: str) -> dict[str, str]:
     """Values by lower-case name. Of several with one name the first counts, as in a browser."""
     found: dict[str, str] = {}
     if text and not text.isspace():
-        for name, value in _ATTRIBUTE.findall(text):
+        for name, value in _ATTRIBUTE_AND_VALUE.findall(text):
             found.setdefault(name.lower(), unescape(value.strip("\"'")))
     return found
+
+
+def is_text(name: str, attributes: str) -> bool:
+    """Whether what looks like a start tag with a known name is text: `<i and y>`, `<p 0>`."""
+    if name not in _OFTEN_TEXT or _QUOTED_VALUE.search(attributes):
+        return False
+    found = [(name.lower(), value) for name, value in _ATTRIBUTE_AND_VALUE.findall(attributes)]
+    return any(not value for _, value in found) and _ATTRIBUTES.isdisjoint(name for name, _ in found)
 
 
 def is_hidden(name: str, attributes: dict[str, str]) -> bool:

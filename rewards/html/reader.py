@@ -4,12 +4,14 @@ The published profile compares what the OmniDocBench scorer makes of the markup,
 references twice, counts hidden text, and looks at the first table only. This reader takes the raw string and is
 tolerant instead: any string gives some tables, in one pass and in time linear in its length. Its rules:
 
-- A tag is one of a known name. Anything else behind a `<`, as in `p < 0.05` or `<fcel>`, is text. Comments,
-  declarations and processing instructions are not shown. Character references are resolved once.
+- A tag is one of a known name. Anything else behind a `<`, as in `p < 0.05` or `<fcel>`, is text, and so is an inline
+  or block tag with words that are no attributes, as in `x<i and y>j`. Comments, declarations and processing
+  instructions are not shown. Character references are resolved once.
 - Missing end tags and a missing `tr` are implied. `th` is `td`; sections do not matter; a caption is no cell.
 - Inline tags are nothing, block tags and `br` a space. What is hidden (by element, `hidden` attribute or style) is
   not read. A `math` element that shows something is its `alttext` in dollar signs, if it has one.
-- Rows without any `<table>` make a table. Rows behind a `</table>` are no part of any.
+- Rows outside of tables are rows of the table before them, else of the next one, else make one. So are the rows of a
+  table that stands inside another but in no cell: nothing between two rows makes those behind it vanish.
 - Tables nested deeper than `MAX_NESTING` are not read.
 """
 
@@ -19,7 +21,16 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rewards.html.elements import BLOCKS, NAMES, RAW_TEXT, VOID, is_hidden, parse_attributes, without_written_tags
+from rewards.html.elements import (
+    BLOCKS,
+    NAMES,
+    RAW_TEXT,
+    VOID,
+    is_hidden,
+    is_text,
+    parse_attributes,
+    without_written_tags,
+)
 from rewards.html.repair import unescape
 from rewards.html.table import MAX_COLSPAN
 from rewards.tables.document import Cell, Document, TableRows
@@ -71,10 +82,11 @@ _short_text_form = lru_cache(maxsize=16_384)(robust_text_form)
 class _OpenTable:
     """A table that is being read, with its open row and cell."""
 
-    def __init__(self, implied: bool, keep_written_tags: bool) -> None:
+    def __init__(self, rows: TableRows, implied: bool, keep_written_tags: bool) -> None:
         self.keep_written_tags = keep_written_tags
-        self.rows: TableRows = []
+        self.rows = rows
         self.implied = implied
+        self.joined = 0  # tables without a cell of their own around them, whose rows are taken for rows of this one
         self.row: list[Cell] | None = None
         self.cell: Cell | None = None
         self.pieces: list[str] = []  # of the open cell's text
@@ -135,7 +147,6 @@ class _Reader:
         cut = markup.rfind("<")
         self.markup = markup[:cut] if cut > markup.rfind(">") and _CUT_TAG.match(markup, cut) else markup
         self.tables: list[TableRows] = []
-        self.implied_tables: list[TableRows] = []
         self.stack: list[_OpenTable] = []  # outermost first
         self.hidden: _Hidden | None = None
         self.outside: list[str] = []  # text outside of cells
@@ -153,7 +164,7 @@ class _Reader:
             self._close_table()
         outside = _text_form(self.outside, self.keep_written_tags)
         if not self.opened:
-            return Document(self.implied_tables, 0, 0, outside, outside)
+            return Document(self.tables, 0, 0, outside, outside)
         stray_text = _text_form(self.between, self.keep_written_tags)
         return Document(self.tables, self.opened, self.closed, outside, stray_text)
 
@@ -167,8 +178,8 @@ class _Reader:
         elif not match[3]:
             rest = _ATTRIBUTES_AND_END.match(self.markup, end, end + MAX_TAG)
             attributes, end = (rest[1], rest.end()) if rest else ("", 0)
-        if not end:
-            return position  # it is text
+        if not end or (attributes and not match[1] and is_text(name, attributes)):
+            return position
         self._text(self.markup[position : match.start()])
         if name:
             if name not in RAW_TEXT:
@@ -211,8 +222,7 @@ class _Reader:
                 self._open_structure(name, parse_attributes(attributes))
             elif self.stack:
                 if name == "table":
-                    self.closed += not self.stack[-1].implied
-                    self._close_table()
+                    self._end_table(self.stack[-1])
                 else:
                     self.stack[-1].close(_LEVELS[name])
             return
@@ -258,9 +268,7 @@ class _Reader:
             self._open_table(hides)
             return
         if not self.stack:
-            if self.opened:
-                return
-            self._push(True, self.implied_tables)
+            self._push(self.tables[-1] if self.tables else self._new(self.tables), implied=True)
         level = _LEVELS[name]
         self.stack[-1].close(level)
         if hides:
@@ -269,20 +277,38 @@ class _Reader:
             self.stack[-1].open(level, attributes)
 
     def _open_table(self, hides: bool) -> None:
-        while self.stack and (not self.stack[-1].cell or self.stack[-1].implied):
-            self._close_table()
-        if hides or len(self.stack) >= MAX_NESTING:
+        cell = self.stack[-1].cell if self.stack else None
+        if hides or (cell and len(self.stack) >= MAX_NESTING):
             self.hidden = _Hidden("table", _NEVER, tables=1)
             return
+        while self.stack and self.stack[-1].implied:
+            self._close_table()
         self._text(" ")
         self.opened += 1
-        cell = self.stack[-1].cell if self.stack else None
-        self._push(False, cell.tables if cell else self.tables)
+        if not self.stack:
+            rows_before = self.opened == 1 and self.tables
+            self._push(self.tables[0] if rows_before else self._new(self.tables))
+        elif cell := self.stack[-1].cell:
+            self._push(self._new(cell.tables))
+        else:
+            self.stack[-1].joined += 1
+            self.stack[-1].close(0)
 
-    def _push(self, implied: bool, siblings: list[TableRows]) -> None:
-        table = _OpenTable(implied, self.keep_written_tags)
-        siblings.append(table.rows)
-        self.stack.append(table)
+    def _end_table(self, table: _OpenTable) -> None:
+        self.closed += not table.implied
+        if table.joined:
+            table.joined -= 1
+            table.close(0)
+        else:
+            self._close_table()
+
+    @staticmethod
+    def _new(siblings: list[TableRows]) -> TableRows:
+        siblings.append([])
+        return siblings[-1]
+
+    def _push(self, rows: TableRows, implied: bool = False) -> None:
+        self.stack.append(_OpenTable(rows, implied, self.keep_written_tags))
 
     def _close_table(self) -> None:
         self.stack.pop().close(0)

@@ -1,9 +1,9 @@
 """The degeneration gate of tables in the robust profile: loops that are seen, and padding that is not.
 
-The gate of `rewards.gate` looks at the raw prediction, so a comment or an inline tag here and there would break up a
-loop and raise the reward. For tables the text that is shown passes that gate, which no invisible markup changes. What
-is not shown is bounded by its amount instead, which more of it can only raise: blank cells and rows beyond those of the
-reference, and characters of markup. With both gates a padded prediction is never better off than without the padding.
+On the raw string a comment or an inline tag here and there would break up a loop and raise the reward. So the text
+that is shown passes the gate of `rewards.gate`, which no invisible markup changes. What is not shown is bounded by its
+amount instead, which more of it can only raise: blank cells and rows beyond the reference's, and characters of markup.
+With both gates a padded prediction is never better off than without the padding.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rewards.gate import Gate, degeneration_gate, published_terms
 from rewards.tables.document import Cell, Document, TableRows
 from rewards.types import RewardConfig
 
-# Characters of unseen markup that cost nothing for each cell with text, and as many cells more.
-UNSEEN_PER_CELL = 128
-UNSEEN_CELLS = 4
+# Characters of unseen markup that cost nothing for each cell, for a style or two, and beside those.
+UNSEEN_PER_CELL = 256
+UNSEEN_BESIDES = 512
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Amounts:
         cells: tables, rows and cells with text, written in HTML again.
         outside: text outside of cells.
         blanks: number of cells and rows without text.
+        blank_cells: the cells among them.
         unseen: characters that are neither text, `<td>` nor white space.
         free: how many of these cost nothing.
     """
@@ -34,21 +35,32 @@ class Amounts:
     cells: str
     outside: str
     blanks: int
+    blank_cells: int
     unseen: int
     free: int
 
 
-def measure(markup: str, document: Document) -> Amounts:
-    """The amounts in a string that was read as a document."""
+def measure(markup: str, document: Document, wanted_blank_cells: int) -> Amounts:
+    """The amounts in a string that was read as a document.
+
+    Args:
+        markup: the string.
+        document: what it was read as.
+        wanted_blank_cells: how many blank cells have free markup as cells with text do: those of the reference. Further
+            ones have none, so that they cannot make room for more markup; 0 for the reference itself, whose own amount
+            of markup is free in any case.
+    """
     texts = [cell.text for cell in document.cells()]
     shown = sum(map(_length, texts)) + _length(document.outside)
-    filled = len(texts) - texts.count("")
+    blank_cells = texts.count("")
+    with_free_markup = len(texts) - blank_cells + min(blank_cells, wanted_blank_cells)
     return Amounts(
         cells="".join(map(_table_text, document.tables)),
         outside=document.outside,
         blanks=sum(map(_blanks, document.tables)),
+        blank_cells=blank_cells,
         unseen=_length(markup) - len("<td>") * len(texts) - shown,
-        free=UNSEEN_PER_CELL * (UNSEEN_CELLS + filled),
+        free=UNSEEN_BESIDES + UNSEEN_PER_CELL * with_free_markup,
     )
 
 

@@ -8,8 +8,11 @@ which nobody sees cannot break up a loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+
+from rapidfuzz.distance import Levenshtein
 
 from rewards.gate import CLOSED_GATE
 from rewards.html.elements import without_written_tags
@@ -33,11 +36,13 @@ class Limits:
         tables: number of tables that are not inside another.
         filled_tables: number of tables with text, inner ones included.
         blanks_count: blank rows and cells count as rows and columns, because the reference has no text at all.
+        rows: texts of each row, without the blank ones; for a blank row an empty text for each cell.
     """
 
     tables: int
     filled_tables: int
     blanks_count: bool
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class _Reference:
     has_written_tags: bool
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _read_reference(reference: str) -> _Reference:
     document = read_tables(reference)
     cells = list(document.cells())
@@ -84,7 +89,7 @@ def _read_reference(reference: str) -> _Reference:
     if document.opened > document.closed:
         raise ValueError(f"reference does not close its table: ...{reference[-80:]!r}")
     has_written_tags = any(without_written_tags(cell.text) != cell.text for cell in cells)
-    return _Reference(show(document), measure(reference, document), has_written_tags)
+    return _Reference(show(document), measure(reference, document, 0), has_written_tags)
 
 
 def robust_table_reward(prediction: str, reference: str, config: RewardConfig) -> Score:
@@ -97,7 +102,7 @@ def robust_table_reward(prediction: str, reference: str, config: RewardConfig) -
     if is_oversized(prediction, reference):
         return Score(0.0, unscored_parts(CLOSED_GATE, wanted.tables.shape, False))
     document = read_tables(prediction, keep_written_tags=wanted.has_written_tags)
-    gate = table_gate(prediction, measure(prediction, document), wanted.amounts, config)
+    gate = table_gate(prediction, measure(prediction, document, wanted.amounts.blank_cells), wanted.amounts, config)
     closed = 0 < document.opened <= document.closed
     parts = unscored_parts(gate, wanted.tables.shape, closed)
     tables = show(document, wanted.tables.limits)
@@ -138,13 +143,12 @@ def text_similarity(found: ShownTables, wanted: ShownTables) -> float:
 
 
 def show(document: Document, limits: Limits | None = None) -> ShownTables:
-    """Lays out the tables of a document that are compared: without limits, all that are not blank."""
+    """Lays out the tables of a document that are compared."""
     blanks_count = limits.blanks_count if limits else not any(cell.text for cell in document.cells())
-    weights = [sum(blanks_count or bool(cell.text) for cell in cells_of(table)) for table in document.tables]
-    largest = sorted((i for i, weight in enumerate(weights) if weight), key=weights.__getitem__, reverse=True)
-    compared = sorted(largest[: limits.tables] if limits else largest)
-    layout = _Layout(blanks_count, limits.filled_tables if limits else None)
-    trees = [Node("table", layout.rows_of(document.tables[i], outer=True)) for i in compared]
+    weights = [_weight(table, blanks_count) for table in document.tables]
+    compared = compared_tables(document, limits)
+    layout = _Layout(blanks_count, limits, _surplus_blank_rows(compared, limits) if limits else set())
+    trees = [Node("table", layout.rows_of(table, outer=True)) for table in compared]
     texts = tuple(filter(None, layout.cells))
     compared_weight = len(layout.cells if blanks_count else texts)
     return ShownTables(
@@ -156,16 +160,63 @@ def show(document: Document, limits: Limits | None = None) -> ShownTables:
         cells=tuple(layout.cells),
         texts=texts,
         share=compared_weight / max(sum(weights), 1),
-        limits=limits or Limits(len(compared), layout.filled_tables, blanks_count),
+        limits=limits or Limits(len(compared), layout.filled_tables, blanks_count, tuple(map(_key, _rows(compared)))),
     )
+
+
+def compared_tables(document: Document, limits: Limits | None = None) -> list[TableRows]:
+    """The tables of a document that are compared, in order: without limits, all that are not blank."""
+    blanks_count = limits.blanks_count if limits else not any(cell.text for cell in document.cells())
+    weights = [_weight(table, blanks_count) for table in document.tables]
+    largest = sorted((i for i, weight in enumerate(weights) if weight), key=weights.__getitem__, reverse=True)
+    return [document.tables[i] for i in sorted(largest[: limits.tables] if limits else largest)]
+
+
+def _surplus_blank_rows(tables: list[TableRows], limits: Limits) -> set[int]:
+    """Identities of the blank rows that a prediction has more of than its reference: the shortest at wrong places.
+
+    Their cells are left out, so that such a row is wrong once, however many cells it has. Were the longest chosen, one
+    more blank row could do away with a costly one.
+    """
+    if limits.blanks_count:
+        return set()
+    rows = list(_rows(tables))
+    keys = [_key(row) for row in rows]
+    wanted_blanks = sum("" in key for key in limits.rows)
+    surplus = sum("" in key for key in keys) - wanted_blanks
+    if surplus <= 0:
+        return set()
+    blocks = Levenshtein.editops(keys, limits.rows).as_matching_blocks() if wanted_blanks else ()
+    right = {i for block in blocks for i in range(block.a, block.a + block.size)}
+    wrong = [row for i, (row, key) in enumerate(zip(rows, keys, strict=True)) if "" in key and i not in right]
+    return set(map(id, sorted(wrong, key=len)[:surplus]))
+
+
+def _rows(tables: list[TableRows]) -> Iterator[list[Cell]]:
+    """In reading order; those of inner tables follow the row that they are in."""
+    for table in tables:
+        for row in table:
+            yield row
+            for cell in row:
+                yield from _rows(cell.tables)
+
+
+def _key(row: list[Cell]) -> Row:
+    texts = tuple(cell.text for cell in row if cell.text)
+    return texts if texts or any(cell.tables for cell in row) else ("",) * len(row)
+
+
+def _weight(table: TableRows, blanks_count: bool) -> int:
+    return sum(blanks_count or bool(cell.text) for cell in cells_of(table))
 
 
 class _Layout:
     """Collects rows, texts and nodes while it walks through tables."""
 
-    def __init__(self, blanks_count: bool, most_filled: int | None) -> None:
+    def __init__(self, blanks_count: bool, limits: Limits | None, bare: set[int]) -> None:
         self.blanks_count = blanks_count
-        self.most_filled = most_filled
+        self.most_filled = limits.filled_tables if limits else None
+        self.bare = bare  # identities of rows whose cells are left out
         self.filled_tables = 0
         self.nodes = 0
         self.blanks = 0
@@ -190,9 +241,10 @@ class _Layout:
                 self.outer_rows += 1
                 columns = sum(cell.colspan for cell in row if cell.text or self.blanks_count)
                 self.columns = max(self.columns, columns)
-            cells = tuple(self.cell(cell, rows_left) for cell in row)
+            blank = not any(cell.text for cell in row)
+            cells = () if id(row) in self.bare else tuple(self.cell(cell, rows_left) for cell in row)
             rows_left -= counted
-            nodes.append(self.node(("tr", not any(cell.text for cell in row)), cells))
+            nodes.append(self.node(("tr", blank), cells))
         return tuple(nodes)
 
     def cell(self, cell: Cell, rows_left: int) -> Node:

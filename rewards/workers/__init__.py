@@ -20,14 +20,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rewards.types import PUBLISHED, RewardConfig, Score, require_config
-from rewards.workers.link import START_LIMIT_S, PoolError, WorkerDied, WorkerLate, WorkerLink
+from rewards.workers.link import START_LIMIT_S, PoolError, WorkerDied, WorkerLate, WorkerLink, search_path
 from rewards.workers.process import BUILT_IN
 from rewards.workers.queue import Batch, Group, Sample, WorkQueue
 
@@ -37,13 +37,16 @@ logger = logging.getLogger(__name__)
 
 _START_ATTEMPTS = 3
 _MOST_DEATHS = 2  # a sample whose worker dies is tried once more
+_LONGEST_TIMEOUT_S = 1e9  # thirty years
+_CLOSE_LIMIT_S = 5.0
 
 
 class RewardPool:
     """Worker processes that score samples; to be closed, or used as a context manager.
 
-    The constructor returns when all workers are up. Workers are new interpreters with the caller's search path; the
-    caller's main module is not imported. They end with the pool and with the process, however that ends.
+    The constructor returns when all workers are up. Workers are new interpreters with the search path that the
+    caller has then; the caller's main module is not imported. They end with the pool and with the process, however
+    that ends.
 
     Args:
         workers: number of processes.
@@ -54,7 +57,7 @@ class RewardPool:
         scorer: import path `module:function` of what is called as `rewards.score` is, and returns a `Score`.
 
     Raises:
-        TypeError: `config` is no `RewardConfig`.
+        TypeError: `config` is no `RewardConfig`, or `slow_samples` no path.
         ValueError: `workers` is not at least 1, `timeout_s` not a positive number, or `scorer` no import path.
         PoolError: a worker does not come up.
     """
@@ -64,7 +67,7 @@ class RewardPool:
         workers: int,
         timeout_s: float,
         config: RewardConfig = PUBLISHED,
-        slow_samples: Path | None = None,
+        slow_samples: Path | str | None = None,
         *,
         scorer: str = BUILT_IN,
     ) -> None:
@@ -75,11 +78,12 @@ class RewardPool:
         if not isinstance(scorer, str) or not all(scorer.partition(":")):
             raise ValueError(f"scorer must be an import path of the form module:function: {scorer!r}")
         require_config(config)
-        setup = {"config": asdict(config), "scorer": scorer}
-        self._timeout_s = timeout_s
+        self._timeout_s = float(min(timeout_s, _LONGEST_TIMEOUT_S))
+        start = partial(WorkerLink, {"config": asdict(config), "scorer": scorer}, search_path())
+        file = None if slow_samples is None else Path(slow_samples)
         self._owner = os.getpid()
         self._queue = WorkQueue(workers)
-        drivers = [_Driver(worker, self._queue, setup, timeout_s, slow_samples) for worker in range(workers)]
+        drivers = [_Driver(worker, self._queue, start, self._timeout_s, file) for worker in range(workers)]
         self._stop = weakref.finalize(self, _stop, self._queue, drivers, self._owner)  # runs at exit, too
         self._threads = [threading.Thread(target=driver.run, daemon=True) for driver in drivers]
         for thread in self._threads:
@@ -105,6 +109,19 @@ class RewardPool:
             RuntimeError: the scoring function raised another error, which the message names.
             PoolError: the pool is closed, or a worker that died could not be replaced.
         """
+        found: list[Score | None] = []
+        for place, outcome in enumerate(self.outcomes(task, predictions, references)):
+            if isinstance(outcome, Exception):
+                error = type(outcome)(f"sample {place}: {outcome}")
+                error.__notes__ = outcome.__notes__
+                raise error
+            found.append(outcome)
+        return found
+
+    def outcomes(
+        self, task: Sequence[str], predictions: Sequence[str], references: Sequence[str]
+    ) -> list[Score | Exception | None]:
+        """As `score_batch`, but with the error of a sample in its place instead of raised, without its number."""
         if os.getpid() != self._owner:
             raise PoolError("the pool belongs to the process that made it, and this is a fork of that one")
         batch = Batch(task, predictions, references)
@@ -114,7 +131,7 @@ class RewardPool:
                 "%d of %d samples have no score: %d took over %g s, and the workers of %d died",
                 batch.timeouts + batch.deaths, len(predictions), batch.timeouts, self._timeout_s, batch.deaths,
             )  # fmt: skip
-        return batch.results()
+        return batch.outcomes
 
     @property
     def timeouts(self) -> int:
@@ -127,11 +144,16 @@ class RewardPool:
         return self._queue.deaths
 
     def close(self) -> None:
-        """End all workers, and let batches that still run fail with `PoolError`. May be called twice."""
+        """End all workers, and let batches that still run fail with `PoolError`.
+
+        May be called twice, and by a signal handler. If that has interrupted `score_batch` at a bad moment, the
+        workers are killed and the threads end later: this waits for a few seconds and not for ever.
+        """
         self._stop()
         if os.getpid() == self._owner:
+            deadline = time.monotonic() + _CLOSE_LIMIT_S
             for thread in self._threads:
-                thread.join()
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> RewardPool:
         return self
@@ -153,11 +175,16 @@ class _Driver:
     """What the thread of one worker does: starts it, hands it samples, watches the clock, replaces it."""
 
     def __init__(
-        self, worker: int, queue: WorkQueue, setup: dict[str, Any], timeout_s: float, slow_samples: Path | None
+        self,
+        worker: int,
+        queue: WorkQueue,
+        start: Callable[[], WorkerLink],
+        timeout_s: float,
+        slow_samples: Path | None,
     ) -> None:
         self._worker = worker
         self._queue = queue
-        self._setup = setup
+        self._start_worker = start
         self._timeout_s = timeout_s
         self._slow_samples = slow_samples
         self._link: WorkerLink | None = None
@@ -188,7 +215,7 @@ class _Driver:
 
     def _start(self) -> WorkerLink:
         for _ in range(_START_ATTEMPTS):
-            link = self._link = WorkerLink(self._setup)
+            link = self._link = self._start_worker()
             self._queue.raise_if_stopped()  # after the link is known: `kill` may have come before
             try:
                 link.wait_until_ready()

@@ -15,7 +15,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,14 @@ from rewards.workers.process import decode, encode
 
 # Seconds within which a worker must come up, and take an order; nothing that a sample decides.
 START_LIMIT_S = 120.0
+_LONGEST_POLL_S = 86_400.0  # the system takes milliseconds as a C int
 
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rewards.workers.process import main; main()"
+
+# A fork of the caller while a worker starts would keep the worker's ends of the pipes, and the start and a death
+# would go unnoticed until that child ends. So forks wait. Reentrant, as a signal handler may fork in a fork.
+_starting = threading.RLock()
+os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
 
 
 class PoolError(RuntimeError):
@@ -39,6 +47,16 @@ class WorkerLate(Exception):
     """The worker has not answered in time."""
 
 
+def search_path() -> list[str]:
+    """Where this process imports from, also when it has changed its folder."""
+    entries = [entry for entry in sys.path if isinstance(entry, str)]  # some name an import hook and no folder
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:  # deleted: nothing can be imported from it
+        return [entry for entry in entries if entry]
+    return [str(folder / entry) if os.path.exists(entry or folder) else entry for entry in entries]  # noqa: PTH110 - Path's raises
+
+
 class WorkerLink:
     """One worker process. Only the thread that started it may talk to it; any thread may `kill` it.
 
@@ -46,23 +64,25 @@ class WorkerLink:
 
     Args:
         setup: the constants of the rewards, and the import path of the scoring function.
+        path: where the worker imports from.
 
     Raises:
         PoolError: the process cannot be started.
     """
 
-    def __init__(self, setup: dict[str, Any]) -> None:
-        search_path = [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
-        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(search_path)]
+    def __init__(self, setup: dict[str, Any], path: Sequence[str]) -> None:
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(path)]
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-            )
+            with _starting:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+                )
         except OSError as error:
             raise PoolError(f"a reward worker cannot be started: {error}") from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._commands, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._commands, False)
+        self._can_write, self._can_read = _poll(self._commands, select.POLLOUT), _poll(self._answers, select.POLLIN)
         self._received = bytearray()
         self._setup = setup
         self._is_reaped = False
@@ -96,7 +116,7 @@ class WorkerLink:
         data = memoryview(encode(message))
         deadline = time.monotonic() + START_LIMIT_S
         while data:
-            self._wait(self._commands, select.POLLOUT, deadline)
+            _wait(self._can_write, deadline)
             try:
                 data = data[os.write(self._commands, data) :]
             except BlockingIOError:
@@ -112,7 +132,7 @@ class WorkerLink:
         """
         deadline = time.monotonic() + seconds
         while (end := self._received.find(b"\n")) < 0:
-            self._wait(self._answers, select.POLLIN, deadline)
+            _wait(self._can_read, deadline)
             data = os.read(self._answers, 1 << 16)
             if not data:
                 raise WorkerDied
@@ -123,9 +143,7 @@ class WorkerLink:
 
     def has_ended(self) -> bool:
         """Whether an idle worker has died meanwhile."""
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(self._can_read.poll(0))
 
     def kill(self) -> None:
         """End the process together with all that it has started, without waiting for it. Works from any thread."""
@@ -142,9 +160,17 @@ class WorkerLink:
             if pipe is not None:
                 pipe.close()
 
-    @staticmethod
-    def _wait(pipe: int, event: int, deadline: float) -> None:
-        poll = select.poll()
-        poll.register(pipe, event)
-        if not poll.poll(math.ceil(1000 * max(0.0, deadline - time.monotonic()))):
-            raise WorkerLate
+
+def _poll(pipe: int, event: int) -> select.poll:
+    poll = select.poll()
+    poll.register(pipe, event)
+    return poll
+
+
+def _wait(poll: select.poll, deadline: float) -> None:
+    seconds = math.inf
+    while seconds > 0.0:
+        seconds = max(0.0, deadline - time.monotonic())
+        if poll.poll(math.ceil(1000 * min(seconds, _LONGEST_POLL_S))):
+            return
+    raise WorkerLate

@@ -36,6 +36,7 @@ _WARM_UP = (
     ),
 )
 _PR_SET_PDEATHSIG = 1
+_encoder = json.JSONEncoder(ensure_ascii=False)  # json.dumps would make one for each message
 
 
 def encode(message: Any) -> bytes:
@@ -44,7 +45,7 @@ def encode(message: Any) -> bytes:
     Raises:
         TypeError: it holds something that JSON does not.
     """
-    return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    return _encoder.encode(message).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def decode(line: bytes | bytearray) -> Any:
@@ -86,9 +87,11 @@ def _end_with_pool(commands: BinaryIO, inbox: queue.SimpleQueue[bytes]) -> None:
 
 
 def _read_all(commands: BinaryIO, inbox: queue.SimpleQueue[bytes]) -> None:
-    for line in commands:
-        inbox.put(line)
-    os.killpg(os.getpid(), signal.SIGKILL)  # also what the scoring function has started
+    try:
+        for line in commands:
+            inbox.put(line)
+    finally:
+        os.killpg(os.getpid(), signal.SIGKILL)  # also what the scoring function has started
 
 
 def _serve(inbox: queue.SimpleQueue[bytes], results: BinaryIO) -> None:
@@ -125,6 +128,8 @@ def _answer(scorer: Scorer, sample: tuple[str, str, str], config: RewardConfig) 
             if not isinstance(number, int | float) or not math.isfinite(number):
                 raise TypeError(f"the scoring function returned {number!r:.80} as {name}, which is no finite number")
         return encode(["score", scored.value, scored.parts])
+    except MemoryError:  # the next sample would run out of it as well; a death, which is tried again
+        os._exit(1)
     except Exception as error:  # carried to the caller, who gets it raised
         kind = next((base.__name__ for base in (TypeError, ValueError) if isinstance(error, base)), None)
         message = str(error) if kind else f"{type(error).__name__}: {error}"

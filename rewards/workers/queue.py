@@ -7,6 +7,8 @@ shrink towards the end of a batch, so that no worker is left with a long tail.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -32,7 +34,12 @@ class Sample:
 
 @dataclass(eq=False)
 class Group:
-    """The waiting samples of a batch that share task and reference; `cost` is their length, in characters."""
+    """The waiting samples of a batch that share task and reference.
+
+    Attributes:
+        cost: their length, in characters.
+        worker: the one that has taken samples of it last.
+    """
 
     batch: Batch
     task: str
@@ -41,14 +48,19 @@ class Group:
     cost: int = 0
     worker: int | None = None
 
+    def count(self, added: Sequence[Sample] | deque[Sample], sign: int = 1) -> None:
+        """Keep the cost right when samples come, or go with `sign` -1."""
+        self.cost += sign * sum(len(sample.prediction) + len(self.reference) for sample in added)
+
 
 class Batch:
     """What one call has asked for, and what is known of it so far.
 
     Attributes:
-        groups: the samples.
+        waiting: distinct samples that no worker has.
         left: distinct samples without an outcome.
         timeouts, deaths: samples without a score, by reason.
+        outcomes: of each place, the score or the error; None where there is neither, or not yet.
 
     Raises:
         TypeError: an argument is one string, or a sample holds something else than strings.
@@ -66,31 +78,61 @@ class Batch:
             sample = known[name, prediction, reference] = Sample(prediction, [place])
             group = groups.setdefault((name, reference), Group(self, name, reference))
             group.waiting.append(sample)
-            group.cost += len(prediction) + len(reference)
-        self.groups = list(groups.values())
-        self.left = len(known)
+            group.count([sample])
+        self.left = self.waiting = len(known)
         self.timeouts = self.deaths = 0
-        self._scores: list[Score | None] = [None] * len(predictions)
-        self._errors: dict[int, Exception] = {}
+        self.outcomes: list[Score | Exception | None] = [None] * len(predictions)
+        self._untouched = deque(sorted(groups.values(), key=lambda group: group.cost, reverse=True))
+        self._own: dict[int, Group] = {}  # which a worker has taken samples of last
+        self._by_cost: list[tuple[int, int, Group]] = []  # heap of those begun; holds entries of the past, too
+        self._pushes = itertools.count()
+
+    def take(self, worker: int, workers: int) -> tuple[Group, list[Sample]]:
+        """Some of the waiting samples, of one group; there must be some. `workers` is how many share the batch."""
+        group = self._choose(worker)
+        size = min(_MOST_IN_CHUNK, max(1, self.waiting // (4 * workers)), len(group.waiting))
+        chunk = [group.waiting.popleft() for _ in range(size)]
+        group.count(chunk, -1)
+        group.worker, self._own[worker] = worker, group
+        self.waiting -= size
+        self._push(group)
+        return group, chunk
+
+    def put_back(self, group: Group, chunk: deque[Sample]) -> None:
+        """Have samples that were taken and not scored wait again."""
+        group.waiting.extendleft(reversed(chunk))
+        group.count(chunk)
+        self.waiting += len(chunk)
+        self._push(group)
+
+    def _choose(self, worker: int) -> Group:
+        """The worker's own group, else the largest that is untouched, else the largest."""
+        own = self._own.get(worker)
+        if own is not None and own.waiting and own.worker == worker:
+            return own
+        if self._untouched:
+            return self._untouched.popleft()
+        while True:
+            cost, _, group = heapq.heappop(self._by_cost)
+            if group.waiting and group.cost == -cost:
+                return group
+
+    def _push(self, group: Group) -> None:
+        if group.waiting:
+            heapq.heappush(self._by_cost, (-group.cost, next(self._pushes), group))
 
     def set_answer(self, sample: Sample, answer: Sequence[Any]) -> None:
         """Take what a worker has answered: `score` with value and parts, or `error`."""
         self.left -= 1
+        outcome: Score | Exception
         if answer[0] == "score":
-            score = Score(*answer[1:])
-            for place in sample.places:
-                self._scores[place] = score
-            return
-        kind, message, trace = answer[1:]
-        error = _ERRORS.get(kind, RuntimeError)(f"sample {sample.places[0]}: {message}")
-        error.add_note(f"In the worker:\n{trace}")
-        self._errors[sample.places[0]] = error
-
-    def results(self) -> list[Score | None]:
-        """The scores of a finished batch; raises the error of its first bad sample, if there is one."""
-        if self._errors:
-            raise self._errors[min(self._errors)]
-        return self._scores
+            outcome = Score(*answer[1:])
+        else:
+            kind, message, trace = answer[1:]
+            outcome = _ERRORS.get(kind, RuntimeError)(message)
+            outcome.add_note(f"In the worker:\n{trace}")
+        for place in sample.places:
+            self.outcomes[place] = outcome
 
 
 class WorkQueue:
@@ -104,8 +146,8 @@ class WorkQueue:
     def __init__(self, workers: int) -> None:
         self.timeouts = self.deaths = 0
         self.stopped: str | None = None
-        self._changed = threading.Condition()
-        self._groups: list[Group] = []  # those with waiting samples, by batch
+        self._changed = threading.Condition(threading.RLock())  # a signal handler may stop the queue
+        self._batches: list[Batch] = []
         self._workers = workers
         self._ready = 0
 
@@ -135,43 +177,29 @@ class WorkQueue:
         """Have the workers score a batch and wait for it. Raises PoolError if they stop before it is done."""
         with self._changed:
             self.raise_if_stopped()
-            self._groups += batch.groups
+            self._batches.append(batch)
             self._changed.notify_all()
             try:
                 self._changed.wait_for(lambda: self.stopped or not batch.left)
                 if batch.left:
                     self.raise_if_stopped()
             finally:
-                batch.groups.clear()  # so that an interrupted batch gets nothing put back
-                self._groups = [group for group in self._groups if group.batch is not batch]
+                self._batches.remove(batch)
 
     def take(self, worker: int) -> tuple[Group, list[Sample]]:
         """Wait for samples and take some of one group. Raises PoolError when there will be none."""
         with self._changed:
-            self._changed.wait_for(lambda: self.stopped or self._groups)
+            self._changed.wait_for(lambda: self.stopped or any(batch.waiting for batch in self._batches))
             self.raise_if_stopped()
-            oldest = self._groups[0].batch
-            choices = [group for group in self._groups if group.batch is oldest]
-            group = max(choices, key=lambda group: (group.worker == worker, group.worker is None, group.cost))
-            share = sum(len(group.waiting) for group in choices) // (4 * self._workers)
-            size = min(_MOST_IN_CHUNK, max(1, share), len(group.waiting))
-            chunk = [group.waiting.popleft() for _ in range(size)]
-            group.worker = worker
-            group.cost -= sum(len(sample.prediction) + len(group.reference) for sample in chunk)
-            if not group.waiting:
-                self._groups.remove(group)
-            return group, chunk
+            oldest = next(batch for batch in self._batches if batch.waiting)
+            return oldest.take(worker, self._workers)
 
     def put_back(self, group: Group, chunk: deque[Sample]) -> None:
         """Return samples that were taken and not scored."""
         with self._changed:
-            if not chunk or group not in group.batch.groups:
-                return
-            if not group.waiting:
-                self._groups.insert(0, group)
-            group.waiting.extendleft(reversed(chunk))
-            group.cost += sum(len(sample.prediction) + len(group.reference) for sample in chunk)
-            self._changed.notify_all()
+            if chunk and group.batch in self._batches:  # not of a batch that was interrupted
+                group.batch.put_back(group, chunk)
+                self._changed.notify_all()
 
     def set_answer(self, group: Group, sample: Sample, answer: Sequence[Any]) -> None:
         """Record a worker's answer; see `Batch.set_answer`."""

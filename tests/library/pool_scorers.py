@@ -43,6 +43,10 @@ def obey(task: str, prediction: str, reference: str, config: RewardConfig) -> Sc
             os.system("echo and another one")
         case "raise":
             raise {"TypeError": TypeError, "ValueError": ValueError, "KeyError": KeyError}[argument]("no good")
+        case "memory":
+            raise MemoryError
+        case "recursion":
+            return obey(task, prediction, reference, config)
         case "none":
             return None  # type: ignore[return-value]
         case "parts":

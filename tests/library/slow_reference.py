@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from rewards import RewardConfig
+from rewards.formula import shown_formula
+from rewards.gate import Shown
 from rewards.html.elements import without_written_tags
 from rewards.html.reader import read_tables
 from rewards.html.table import parse_table
@@ -18,7 +20,7 @@ from rewards.latex.reader import Formula, read_formula
 from rewards.markup import normalize_table
 from rewards.tables.gate import Amounts, measure
 from rewards.tables.robust import show
-from rewards.text import compared_form, is_blank
+from rewards.text import compared_form, is_blank, shown_text
 from rewards.trees.distance import apted_distance
 
 Parts = dict[str, float | int | bool]
@@ -52,6 +54,8 @@ def score(task: str, prediction: str, reference: str, config: RewardConfig) -> t
 
 
 def _text(prediction: str, reference: str, config: RewardConfig, parts: Parts) -> float:
+    if config.profile == "robust":
+        parts["gate"] = _shown_gate(shown_text(prediction), shown_text(reference), config)
     forms = (compared_form(prediction, config.profile), compared_form(reference, config.profile))
     alike = float(is_blank(prediction)) if is_blank(reference) else similarity(*forms)
     parts["similarity"] = alike if parts["gate"] else 0.0
@@ -64,6 +68,9 @@ def _formula(prediction: str, reference: str, config: RewardConfig, parts: Parts
         read_formula(latex) if config.profile == "robust" else Formula(canonical(latex), checks(latex))
         for latex in (prediction, reference)
     )
+    if config.profile == "robust":
+        shown = (shown_formula(prediction, found), shown_formula(reference, wanted))
+        parts["gate"] = _shown_gate(*shown, config)
     parts |= found.checks
     parts["violations"] = len([name for name in found.checks if wanted.checks[name] and not found.checks[name]])
     parts["similarity"] = similarity(found.tokens, wanted.tokens) if parts["gate"] else 0.0
@@ -94,7 +101,8 @@ def _robust_table(prediction: str, reference: str, config: RewardConfig, parts: 
     written = any(without_written_tags(cell.text) != cell.text for cell in wanted_document.cells())
     document, wanted = read_tables(prediction, keep_written_tags=written), show(wanted_document)
     found = show(document, wanted.limits)
-    parts["gate"] = _table_gate(measure(prediction, document), measure(reference, wanted_document), config)
+    amounts = measure(reference, wanted_document, 0)
+    parts["gate"] = _table_gate(measure(prediction, document, amounts.blank_cells), amounts, config)
     parts["closed"] = 0 < document.opened <= document.closed
     parts |= {"ref_rows": wanted.shape.rows, "ref_cols": wanted.shape.columns}
     if not list(document.cells()):
@@ -117,6 +125,11 @@ def _robust_table(prediction: str, reference: str, config: RewardConfig, parts: 
     parts["s_cell"] = min(alike) * found.share
     excess = _excess(found.rows, wanted.rows, config)
     return _combined(excess, excess + wanted.shape.rows, config, parts) * factor
+
+
+def _shown_gate(found: Shown, wanted: Shown, config: RewardConfig) -> float:
+    unseen = max(found.free, wanted.unseen)
+    return min(gate(found.text, wanted.text, config), unseen / max(unseen, found.unseen))
 
 
 def _table_gate(found: Amounts, wanted: Amounts, config: RewardConfig) -> float:

@@ -62,6 +62,31 @@ def test_conversational_completions(wrap) -> None:
     assert OCRReward()(["p"] * 4, completions, task=TASKS, reference=REFERENCES) == EXPECTED
 
 
+@pytest.mark.parametrize(
+    ("completion", "error", "message"),
+    [
+        (None, TypeError, "a completion must be a string or a list of messages, not NoneType"),
+        ([None], TypeError, "message 0 of the completion must be a mapping, not NoneType"),
+        ([{"role": "assistant"}], ValueError, "message 0 of the completion has no content"),
+        (
+            [{"content": "a"}, {"content": None}],
+            TypeError,
+            "content of message 1 must be a string or a list of blocks, ",
+        ),
+        ([{"content": [{"type": "image"}]}], ValueError, "block 0 of message 0 has no text, its type is 'image'"),
+        ([{"content": ["a"]}], TypeError, "block 0 of message 0 must be a mapping, not str"),
+        ([{"content": [{"type": "text", "text": None}]}], TypeError, "text of block 0 of message 0 must be a str, not"),
+    ],
+)
+def test_a_completion_without_text_is_an_error_of_its_sample(
+    completion: object, error: type[Exception], message: str
+) -> None:
+    completions = [*COMPLETIONS[:3], completion]
+    with pytest.raises(error) as caught:
+        OCRReward()(["p"] * 4, completions, task=TASKS, reference=REFERENCES)
+    assert str(caught.value).startswith(f"sample 3: {message}")
+
+
 def test_scores_have_the_parts() -> None:
     scores = OCRReward().scores(COMPLETIONS, TASKS, REFERENCES)
     assert [scored.value for scored in scores] == EXPECTED

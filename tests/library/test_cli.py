@@ -55,7 +55,8 @@ def test_a_scored_file_can_be_scored_again(tmp_path, capsys) -> None:
 
 MALFORMED = {
     b'{"task": "text"': "not JSON: Expecting ',' delimiter at character 17",
-    b"[1]": "not a JSON object: list",
+    b"[1]": "not a JSON object: a list",
+    b'"a"': "not a JSON object: a string",
     b'{"task": "text", "prediction": "a"}': "reference: missing",
     b'{"task": "text", "prediction": 3, "reference": "a"}': "prediction: must be a string, not a number",
     b'{"task": "text", "prediction": null, "reference": "a"}': "prediction: must be a string, not null",
@@ -70,7 +71,7 @@ MALFORMED = {
     b'{"task": "text", "prediction": "\xff", "reference": "a"}': "not UTF-8: byte 33 of the line",
     b'{"x": ' + b"9" * 5000 + b"}": "not JSON: a number of 5000 digits",
     b"[" * 100_000: "nested too deeply",
-    b"null": "not a JSON object: NoneType",
+    b"null": "not a JSON object: null",
     b"\xef\xbb\xbf{}": "not JSON: Unexpected UTF-8 BOM (decode using utf-8-sig) at character 1",
     b"\x00": "not JSON: Expecting value at character 1",
 }
@@ -121,6 +122,9 @@ def test_a_byte_order_mark_and_a_missing_last_line_break_are_fine(tmp_path, caps
     source.write_bytes(b"\xef\xbb\xbf" + json.dumps(ROWS[0]).encode())
     assert run(capsys, "score", source, "-o", target)[0] == 0
     assert len(read(target)) == 1
+    for alone in (b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"):
+        source.write_bytes(alone)
+        assert run(capsys, "score", source, "-o", target)[:2] == (0, "no lines scored\n")
 
 
 def test_an_empty_file_is_scored(tmp_path, capsys) -> None:
@@ -159,7 +163,7 @@ def test_a_line_over_its_deadline_has_no_reward(tmp_path, capsys, monkeypatch) -
         def __exit__(self, *error: object) -> None:
             pass
 
-        def score_batch(self, task, predictions, references):
+        def outcomes(self, task, predictions, references):
             rows = zip(task, predictions, references, strict=True)
             return [None if row[0] == "text" else score(*row) for row in rows]
 
@@ -197,10 +201,9 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number: signal.Signals, sta
     try:
         feed(process)
         limit = time.monotonic() + 60
-        partial = tmp_path / "out.jsonl.partial"
-        while not (partial.exists() and partial.stat().st_size) and time.monotonic() < limit:
+        while not any(path.stat().st_size for path in tmp_path.glob(".*.partial")) and time.monotonic() < limit:
             time.sleep(0.05)
-        assert partial.exists()
+        assert any(tmp_path.glob(".*.partial"))
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:

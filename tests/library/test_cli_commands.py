@@ -26,6 +26,11 @@ from rewards.cli.main import main
         (["score", "in.jsonl", "-o", "x", "--set", "profile=robust"], "--set: there is no constant 'profile'"),
         (["score", "in.jsonl", "-o", "x", "--set", "a"], "--set takes NAME=VALUE, not 'a'"),
         (["check", "in.jsonl", "--set", "gate_ngram=2.5"], "--set: gate_ngram must be an integer: '2.5'"),
+        (
+            ["check", "in.jsonl", "--set", "gate_run_free=" + "9" * 400],
+            "--set: gate_run_free must be at most 1000000000",
+        ),
+        (["check", "in.jsonl", "--set", "gate_run_free=" + "9" * 5000], "--set: gate_run_free must be an integer: '99"),
         (["check", "in.jsonl", "--set", "teds_weight=x"], "--set: teds_weight must be a number: 'x'"),
         (["check", "in.jsonl", "--set", "teds_weight=2"], "--set: teds_weight must be between 0.0 and 1.0: 2.0"),
         (["check", "in.jsonl", *["--set", "teds_weight=1"] * 2], "--set: teds_weight is set twice"),

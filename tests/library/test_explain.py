@@ -214,8 +214,8 @@ def test_the_gate_is_explained() -> None:
 @pytest.mark.parametrize(
     ("task", "prediction", "term"),
     [
-        ("text", "ab " * 300, "as written: "),
-        ("formula", "x+" * 300, "as written: "),
+        ("text", "ab " * 300, "as shown: "),
+        ("formula", "x+" * 300, "as shown: "),
         ("table", TABLE.replace("</table>", "<tr><td>Nut<!-- hidden --></td></tr>" * 200 + "</table>"), "cells: "),
         ("table", "the same line " * 200 + TABLE, "text outside of cells: "),
         ("table", TABLE.replace("</table>", "<tr>" + "<td>" * 200 + "</table>"), "201 blank cells and rows for 0"),

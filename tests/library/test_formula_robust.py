@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 import tracemalloc
 from pathlib import Path
@@ -472,3 +473,91 @@ def test_equal_pairs_of_the_oracle_are_equal_and_others_are_not() -> None:
             continue  # refused: nothing is drawn
         value = score("formula", row["pred"], row["ref"], ROBUST).value
         assert (value == 1.0) == (row["intended"] == "equal" or row["kind"] in SPACING_ONLY), row["id"]
+
+
+def numbered(pattern: str, numbers: range, separator: str = "") -> str:
+    """Copies of a pattern with numbers for `#`."""
+    return separator.join(pattern.replace("#", str(number)) for number in numbers)
+
+
+def matrix(pattern: str, size: int) -> str:
+    return r" \\ ".join(" & ".join(pattern.replace("#", f"{i} {j}") for j in range(size)) for i in range(size))
+
+
+RESPELLED = {
+    "braces of scripts": (
+        numbered("x_{#}", range(1, 13), "+"),
+        numbered("x_#", range(1, 10), "+") + "+x_{10}+x_{11}+x_{12}",
+    ),
+    "sizes": (numbered(r"\left(\frac{a_#}{b_#}\right)", range(6)), numbered(r"(\frac{a_#}{b_#})", range(6))),
+    "an array in parentheses": (
+        r"\left( \begin{array} { c c c c c c } " + matrix("{ # }", 6) + r" \end{array} \right)",
+        r"\begin{pmatrix}" + matrix("#", 6) + r"\end{pmatrix}",
+    ),
+    "styles in an array": (
+        r"\left[ \begin{array} { c c c c } " + matrix(r"{ \displaystyle a _ { # } }", 4) + r" \end{array} \right]",
+        r"\begin{bmatrix}" + matrix("a_{#}", 4) + r"\end{bmatrix}",
+    ),
+    "rows": (
+        r"\begin{array} { r l } "
+        + numbered(r"{ { x _ { # } } } & { { } = \displaystyle \frac { a } { # } }", range(8), r" \\ ")
+        + r" \end{array}",
+        r"\begin{aligned}" + numbered(r"x_# &= \frac{a}{#}", range(8), r"\\") + r"\end{aligned}",
+    ),
+    "cases": (
+        r"\left\{ \begin{array} { l l } "
+        + numbered("{ # , } & { x = # , }", range(8), r" \\ ")
+        + r" \end{array} \right.",
+        r"\begin{cases}" + numbered("#,&x=#,", range(8), r"\\") + r"\end{cases}",
+    ),
+    "fonts": (numbered(r"\mathbf{W}_{#} ", range(1, 7)), numbered(r"{\bf W}_#", range(1, 7))),
+    "words": (r"\mathrm { ~ t h e ~ } " * 14, r"\text{" + "the " * 14 + "}"),
+    "a font for each letter": (r"\boldsymbol { x } " * 40, r"\boldsymbol{" + "x" * 40 + "}"),
+}
+
+
+@pytest.mark.parametrize("name", RESPELLED)
+def test_another_spelling_of_a_repetitive_formula_costs_nothing(name: str) -> None:
+    left, right = RESPELLED[name]
+    assert score("formula", left, right, ROBUST).value == 1.0
+    assert score("formula", right, left, ROBUST).value == 1.0
+
+
+FORMULA = r"E = \frac{a_1 + b_2}{\sqrt{x^2 + y^2}} \leq \sum_{i=1}^{n} c_i"
+
+
+def junk(number: int, length: int) -> str:
+    return "".join(random.Random(number).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference"),
+    [
+        (FORMULA + "".join(f"\\quad%{junk(number, 8)}\n" for number in range(300)), FORMULA),
+        (FORMULA + "%" + junk(0, 1600), FORMULA),
+        (FORMULA + r"\phantom{" + junk(0, 3200) + "}", FORMULA),
+        (FORMULA + "\u200b" * 30_000, FORMULA),
+        (FORMULA + "{}" * 1600, FORMULA),
+        (FORMULA + r"\displaystyle" * 3200, FORMULA),
+        ("A " + r"\! " * 300 + "p_j", "A p_j"),
+        ("a+b=c+d-e " + r"\quad " * 80, "a+b=c+d-e"),
+    ],
+)
+def test_what_is_not_drawn_costs_where_there_is_much_of_it(prediction: str, reference: str) -> None:
+    scored = score("formula", prediction, reference, ROBUST)
+    assert scored.parts["similarity"] == 1.0
+    assert scored.value == scored.parts["gate"] < 0.2
+    assert score("formula", prediction, prediction, ROBUST).value == 1.0
+
+
+def test_what_is_not_drawn_does_not_hide_a_loop() -> None:
+    looped = score("formula", "x+" * 60, FORMULA, ROBUST).value
+    padded = "".join(f"x+%{junk(number, 2)}\n" for number in range(60))
+    assert score("formula", padded, FORMULA, ROBUST).value <= looped
+    assert score("formula", FORMULA + "% a comment\n\\label{eq:1}\\quad", FORMULA, ROBUST).value == 1.0
+
+
+@settings(deadline=None, max_examples=100)
+@given(formulas, st.lists(st.sampled_from([r"\quad ", "{}", "%ab\n", "\u200b", r"\, "]), max_size=200).map("".join))
+def test_unseen_tokens_never_pay(formula: str, unseen: str) -> None:
+    assert score("formula", formula + unseen, FORMULA, ROBUST).value <= score("formula", formula, FORMULA, ROBUST).value

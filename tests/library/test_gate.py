@@ -10,8 +10,8 @@ import slow_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards import RewardConfig
-from rewards.gate import degeneration_gate, repeated_ngrams
+from rewards import RewardConfig, score
+from rewards.gate import Shown, degeneration_gate, repeated_ngrams, shown_gate
 from rewards.types import PUBLISHED, ROBUST
 
 LENGTH = 34_000  # characters of 8,448 tokens
@@ -101,6 +101,27 @@ def test_a_loop_closes_the_robust_gate(name: str) -> None:
     assert robust(LOOPS[name], PAGE) < 0.2
     assert robust(LOOPS[name] * 3, PAGE) < 0.1
     assert robust(LOOPS[name], "") < 0.2
+
+
+FORMULA_LOOPS = ("quad", "negative space", "fractions", "matrix")
+
+
+@pytest.mark.parametrize("name", sorted(set(LOOPS) - {"groups"}))
+def test_a_loop_closes_the_gate_of_a_reward(name: str) -> None:
+    task, reference = ("formula", "x_i+y") if name in FORMULA_LOOPS else ("text", PAGE)
+    assert score(task, LOOPS[name], reference, ROBUST).parts["gate"] < 0.2
+    assert score(task, LOOPS[name] * 3, reference, ROBUST).parts["gate"] < 0.1
+
+
+def test_the_unseen_is_bounded_by_what_is_free_or_in_the_reference() -> None:
+    def gate(unseen: int, wanted: int, free: int) -> float:
+        return shown_gate("x", Shown("x", unseen, free), Shown("x", wanted, 9000), ROBUST).gate
+
+    assert [gate(unseen, 0, 40) for unseen in (0, 40, 50, 400)] == [1.0, 1.0, 0.8, 0.1]
+    assert [gate(unseen, 100, 40) for unseen in (100, 200)] == [1.0, 0.5]
+    loop = "ab" * 50
+    assert shown_gate("raw  raw", Shown(loop, 0, 1), Shown("x", 0, 1), ROBUST).gate == robust(loop, "x")
+    assert shown_gate("raww", Shown(loop, 0, 1), Shown("x", 0, 1), ROBUST)[1:] == (1.0, 2)
 
 
 DODGES_OF_THE_PUBLISHED_GATE = [

@@ -37,7 +37,7 @@ CHECKED = [
         False,
         "table",
         "<table><td>a</table><table></table>",
-        "more than one table: 2 opening tags; the reward reads the",
+        "more than one table: 2 opening tags; the published reward reads the",
     ),
     (False, "formula", "$$x$$", "formula delimiters: begins with $"),
     (False, "formula", r"\begin{equation} x \end{equation}", r"formula delimiters: begins with \begin{equation}"),

@@ -83,6 +83,19 @@ def test_gate(case: Case) -> None:
         assert gate == 1.0, case.why
 
 
+FORMULAS = ("D6-1", "D6-2")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_gate_of_the_reward(case: Case) -> None:
+    task = "formula" if case.id in FORMULAS else "table" if "<table>" in case.reference else "text"
+    gate = score(task, case.prediction, case.reference, ROBUST).parts["gate"]
+    if case.fires:
+        assert gate < 0.2, case.why
+    else:
+        assert gate == 1.0, case.why
+
+
 def test_d11_1_has_the_full_table_reward() -> None:
     assert score("table", YEARS, YEARS, ROBUST).value == 1.0
 

@@ -137,6 +137,17 @@ EMPTY_ROWS = [
     "<tr><td> </td></tr>",
     "<tr hidden></tr>",
 ]
+BETWEEN_ROWS = [
+    "<table></table>",
+    "<table>",
+    "</table>",
+    "</table></table>x",
+    "</table><p>x</p>",
+    "<table hidden></table>",
+    "<table><tr></tr></table>",
+    "<table><tr><td></td></tr></table>" * 3,
+    "<table><tr><td></td><td></td></tr>",
+]
 CHATTER = [
     "Here is the table:\n",
     "```html\n",
@@ -200,6 +211,11 @@ def empty_table(draw: st.DrawFn, table: Table) -> Table:
     return replace(table, behind=copy) if draw(st.booleans()) else replace(table, before=copy)
 
 
+def tables_between_rows(draw: st.DrawFn, table: Table) -> Table:
+    """A table between two rows, or the end of the table there, does not take the rows behind it away."""
+    return replace(table, inserted={(draw(st.integers(0, len(table.rows))),): draw(st.sampled_from(BETWEEN_ROWS))})
+
+
 def chatter(draw: st.DrawFn, table: Table) -> Table:
     text = draw(st.sampled_from(CHATTER))
     return replace(table, behind=text) if draw(st.booleans()) else replace(table, before=text)
@@ -218,6 +234,7 @@ KINDS = {
     "empty rows": empty_rows,
     "repeated tables": repeated_table,
     "empty tables": empty_table,
+    "tables between rows": tables_between_rows,
     "chatter": chatter,
 }
 
@@ -311,3 +328,27 @@ def test_nothing_unseen_breaks_up_a_loop(piece: str) -> None:
     plain, stuffed = table(*rows), table(*(row + piece.format(number) for number, row in enumerate(rows)))
     assert table_reward(plain, reference, ROBUST).parts["gate"] < 0.5
     assert table_reward(stuffed, reference, ROBUST).value <= table_reward(plain, reference, ROBUST).value
+
+
+@pytest.mark.parametrize("between", BETWEEN_ROWS)
+def test_wrong_rows_behind_a_table_or_its_end_count(between: str) -> None:
+    reference, wrong = table("a"), table("a", "0")
+    plain = table_reward(wrong, reference, ROBUST).value
+    assert plain < 0.5
+    assert table_reward(wrong.replace("</tr><tr>", f"</tr>{between}<tr>"), reference, ROBUST).value <= plain
+
+
+def test_wrong_rows_beside_the_table_count() -> None:
+    reference = table("a", "b")
+    for beside in ("{0}<tr><td>0</td></tr>", "<tr><td>0</td></tr>{0}", "{0}</table><td>0", "<td>0{0}"):
+        assert table_reward(beside.format(reference), reference, ROBUST).value < 0.8, beside
+
+
+def test_markup_has_no_room_in_blank_cells_that_the_reference_lacks() -> None:
+    breaks = "<br/>" * 2000
+    for reference in (table("Item|Qty", "Bolt|12"), table("Item|", "Bolt|12")):
+        values = [
+            table_reward(table(f"q{breaks}{'|' * more}"), reference, ROBUST).parts["gate"] for more in (0, 1, 2, 9, 60)
+        ]
+        assert values[0] < 0.08 and max(values) < 0.11
+        assert values[1:] == sorted(values[1:], reverse=True)

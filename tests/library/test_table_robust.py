@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards import RewardConfig, Score, table_reward
+from rewards.explain import explain
 from rewards.html.reader import MAX_NESTING, read_tables
 from rewards.tables.cells import cell_similarity, text_distance
 from rewards.tables.gate import measure
@@ -61,6 +62,13 @@ def texts(markup: str) -> list[list[str]]:
         ("<tr><td>a<math alttext='b'></math></td></tr>", [["a"]]),
         ("<tr><td>a</b></td></td></span><td>b</td></tr>", [["a", "b"]]),
         ("<tr><td>a<i </td><td>b</td></tr>", [["a<i", "b"]]),
+        ("<tr><td>x<i and y>j</td><td>p<q and r>s</td></tr>", [["x<i and y>j", "p<q and r>s"]]),
+        ("<tr><td>a<p 0>b</td><td>x<i/j>k</td><td>a<br clear>b</td></tr>", [["a<p 0>b", "x<i/j>k", "a<br clear>b"]]),
+        ("<tr><td>a<b class>b</b><hr noshade/>c<i x='y' z>d</i z></td><td foo>e</td></tr>", [["ab cd", "e"]]),
+        ("<tr><td>a</td></tr><table><tr><td>b</td></tr></table><tr><td>c</td></tr>", [["a"], ["b"], ["c"]]),
+        ("<tr><td>a</td><table></table><td>b</td></tr>", [["a"], ["b"]]),
+        ("<tr><td>a</td></tr><table hidden><td>x</table><tr><td>b</td></tr>", [["a"], ["b"]]),
+        ("<tr><td>a</td></tr></table><tr><td>b</td></tr>", [["a"], ["b"]]),
     ],
 )
 def test_a_table_is_read_as_it_is_shown(inside: str, expected: list[list[str]]) -> None:
@@ -82,6 +90,18 @@ def test_a_table_is_read_as_it_is_shown(inside: str, expected: list[list[str]]) 
         '<b style="text-indent:-9999px">x</b>',
         '<b style="position:absolute;left:-10000px">x</b>',
         '<b style="width:0;height:0;overflow:hidden">x</b>',
+        '<b style="clip: rect(0 0 0 0)">x</b>',
+        '<b style="clip:rect(0,0,0,0)">x</b>',
+        '<b style="clip:rect(1px, 1px, 1px, 1px)">x</b>',
+        '<b style="clip:rect(0,1px,1px,0)">x</b>',
+        '<b style="clip:rect(0px, auto, 0px, auto)">x</b>',
+        '<b style="clip:rect(0,0,20px,100px)">x</b>',
+        '<b style="clip-path:inset(50%)">x</b>',
+        '<b style="clip-path: inset(0 100% 0 0)">x</b>',
+        '<b style="clip-path:circle(0)">x</b>',
+        '<b style="clip-path:polygon(0 0, 0 0, 0 0)">x</b>',
+        '<b style="margin-left:-999px">x</b>',
+        '<b style="left:-100em">x</b>',
         "<script>x</td></script>",
         "<style>x</style>",
         "<title>x</title>",
@@ -101,10 +121,28 @@ def test_what_is_hidden_is_not_read(hidden: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "shown", ["font-size:0.5em", "opacity:0.9", "width:0", "color:red", "display:block", "left:-1px"]
+    "shown",
+    [
+        "font-size:0.5em",
+        "opacity:0.9",
+        "width:0",
+        "color:red",
+        "display:block",
+        "left:-1px",
+        "clip:auto",
+        "clip:rect(0, 100px, 20px, 0)",
+        "clip-path:none",
+        "clip-path:inset(10%)",
+        "clip-path:circle(50%)",
+        "clip-path:polygon(0 0, 100% 0, 0 100%)",
+        "margin-left:-100px",
+        "text-indent:-100px;padding-left:100px",
+    ],
 )
 def test_other_styles_hide_nothing(shown: str) -> None:
     assert texts(table(f"<b style='{shown}'>x</b>")) == [["x"]]
+    reference = BOLTS.replace("<table>", f'<table style="{shown}">')
+    assert robust(reference, BOLTS).value == robust(BOLTS, reference).value == 1.0
 
 
 def test_hidden_cells_rows_and_sections_are_none() -> None:
@@ -156,6 +194,14 @@ def test_tables_are_closed_by_their_end_tags(markup: str, opened: int, closed: i
     assert robust(markup, table("a")).value == (1.0 if 0 < opened == closed else 0.85)
 
 
+def test_rows_beside_tables_are_rows_of_them() -> None:
+    row = "<tr><td>{}</td></tr>".format
+    markup = f"{row(0)}<table>{row(1)}</table>{row(2)}<table>{row(3)}<table>{row(4)}</table>{row(5)}</table>{row(6)}"
+    document = read_tables(markup)
+    assert [[cell.text for row in rows for cell in row] for rows in document.tables] == [list("012"), list("3456")]
+    assert (document.opened, document.closed) == (3, 3)
+
+
 def test_a_truncated_tag_is_not_text() -> None:
     for cut in ("<", "</", "</t", "<td", "<td col", '<td colspan="2', "<!-- x"):
         assert texts(f"<table><tr><td>a{cut}") == [["a"]]
@@ -200,6 +246,64 @@ def test_what_the_published_form_marks_down_too_far(name: str) -> None:
     prediction = STRICTER_THAN_NEEDED[name]
     assert table_reward(prediction, BOLTS, PUBLISHED).value < 0.95
     assert robust(prediction, BOLTS).value == (0.85 if "table" in name and "comment" not in name else 1.0)
+
+
+STYLES = [
+    ' style="text-align:center"',
+    ' colspan="1" rowspan="1"',
+    ' style="border: 1px solid black; padding: 4px"',
+    f' style="{"border: 1px; " * 12}"',
+]
+
+
+@pytest.mark.parametrize("attributes", STYLES)
+@pytest.mark.parametrize(("rows", "columns"), [(10, 5), (20, 8), (30, 10), (40, 10)])
+def test_styles_of_cells_cost_nothing(attributes: str, rows: int, columns: int) -> None:
+    for filled in (1, columns):
+        texts = (
+            "|".join(f"x{row}{column}" if column < filled else "" for column in range(columns)) for row in range(rows)
+        )
+        reference = table(*texts)
+        assert robust(reference.replace("<td", f"<td{attributes}"), reference).value == 1.0
+        paragraphs = reference.replace("<td>", f"<td><p{attributes}><span>").replace("</td>", "</span></p></td>")
+        assert robust(paragraphs, reference).value == 1.0
+
+
+def test_a_blank_row_costs_one_node_in_any_form() -> None:
+    forms = ("<tr></tr>", "<tr><td></td></tr>", "<tr><td></td><td></td></tr>", f"<tr>{'<td> </td>' * 9}</tr>")
+    values = [robust(BOLTS.replace("</tr><tr>", f"</tr>{form}<tr>"), BOLTS).value for form in forms]
+    assert values == [pytest.approx(0.9325)] * len(forms)
+
+
+def test_a_blank_row_more_than_the_reference_has_costs_one_node() -> None:
+    for rows in (["a|b", "|", "c|d"], ["a|b", "|"], ["a|", "|d"], ["|", "a|b", "|"]):
+        reference = table(*rows)
+        for place in range(len(rows) + 1):
+            assert 0.85 <= robust(table(*rows[:place], "|", *rows[place:]), reference).value < 1.0
+    with_blank_row = table("a|b", "|", "c|d")
+    assert robust(with_blank_row.replace("<td></td><td></td>", "<td></td>"), with_blank_row).value < 0.95
+    assert robust(table("a|b", "c|d", "|"), with_blank_row).value < 0.9
+
+
+def test_a_blank_row_more_does_not_do_away_with_a_misplaced_one() -> None:
+    reference = table("a|b|c|d", "e|f|g|h", "|||", "i|j|k|l")
+    for misplaced in (["|||", "a|b|c|d", "e|f|g|h", "i|j|k|l"], ["a|b|c|d", "|||||", "e|f|g|h", "i|j|k|l"]):
+        for place in (0, 1, 2, 4):
+            more = table(*misplaced[:place], "", *misplaced[place:])
+            assert robust(more, reference).value <= robust(table(*misplaced), reference).value
+
+
+def test_a_table_too_many_is_explained() -> None:
+    lines = explain("table", BOLTS + BOLTS, BOLTS, ROBUST)
+    assert any(
+        "TEDS_s 0.5000 (times 0.5000, the share of the text in tables that are compared)" in line for line in lines
+    )
+    assert not any("extra" in line or "row by row" in line for line in lines)
+
+
+def test_comparisons_are_text() -> None:
+    for text in ("x<i and y>j", "p<q and r>s", "a<b or c>d"):
+        assert robust(table(text), table(text.replace("<", "&lt;").replace(">", "&gt;"))).value == 1.0
 
 
 def test_a_copy_of_repetitive_tables_is_right() -> None:
@@ -314,4 +418,4 @@ def test_reading_is_consistent(markup: str) -> None:
     shown = show(document)
     assert 0 <= document.closed <= document.opened
     assert shown.blanks <= shown.nodes and len(shown.texts) <= len(shown.cells) <= len(list(document.cells()))
-    assert measure(markup, document).blanks >= shown.blanks
+    assert measure(markup, document, 0).blanks >= shown.blanks

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards import text_reward
+from rewards.marks import MAX_MARKS, without_mark_runs
 from rewards.text_form import robust_text_form
 from rewards.types import ROBUST
 
@@ -19,6 +22,7 @@ marks = st.sampled_from(
     [
         *r"$\()_*^{}[].·…‧・¥＄＼（．²₂∘5a好あé",
         *("\u0301", "\u3099", "\u00ad", "\u200b", "\ufe0f", "\u00a0", "\u3000", "\n", " ", "\ufb03", "\ufefb"),
+        *("=", "≤", "√(", "√(2)", "^{", "_{12}", r"\{", r"\}", "%", r"\%", "\u0338", "\u0344", "\u0301" * 31, "$a=b$"),
         *("$$", r"\alpha", r"\frac", r"\(", r"\)", "x^2", r"\$", r"\text", r"\\", "|", "#", "\ud800", "\x00"),
     ]
 )
@@ -124,6 +128,16 @@ SAME = {
     "Markdown escapes": (r"1\. \*a\* \[b\] \#c \|d", "1. *a* [b] #c |d"),
     "escaped dollar signs": (r"from \$5 to \$6", "from $5 to $6"),
     "escaped parentheses": (r"f\(x\)", "f(x)"),
+    "a relation as math": ("$n = 5$, $n=5$", "n = 5, n=5"),
+    "a relation of LaTeX": (r"$a \leq b$, $a\leq b$", "a ≤ b, a≤b"),
+    "a sum of errors": (r"$5 \pm 2$", "5 ± 2"),
+    "brackets as math": (r"$(a, b)$, f$(x)$, \([0, 1]\)", "(a, b), f(x), [0, 1]"),
+    "a root": (r"$\sqrt{2}$, $\sqrt x$", "√2, √x"),
+    "the micro sign": ("5 \u00b5m", "5 \u03bcm"),
+    "a percent sign in math": (r"$x_1 = 50\%$, $50\%$, $x_1 = 5%$", "x_1 = 50%, 50%, x_1 = 5%"),
+    "other escapes in math": (r"$\text{a\_b\&c}$", "a_b&c"),
+    "long scripts": (r"$x^{12}$, $x_{12}$, $10^{-5}$", "x¹², x₁₂, 10⁻⁵"),
+    "fonts in scripts": (r"$x_{\mathrm{max}}$, $x^{\mathrm{T}}$, $a_{ {i}j}$", "$x_{max}$, $x^T$, $a_{ij}$"),
     "two prices": ("from $5 to $6", "from ＄5 to ＄6"),
 }
 
@@ -153,6 +167,15 @@ DIFFERENT = {
     "Korean spaces": ("나 무", "나무"),
     "space between scripts": ("共 3 页", "共3页"),
     "price and no price": ("$5 or $6", "5 or 6"),
+    "prices in a sum": ("$5 + $6 = $11", "5 + 6 = 11"),
+    "a range of prices": ("$5-$6", "5-6"),
+    "prices with the sign behind": ("5$ (or 4$)", "5 (or 4)"),
+    "prices in words": ("$5 (US) or 4$", "5 (US) or 4"),
+    "variables of a program": ("$a + $b = $c", "a + b = c"),
+    "a long superscript": ("$x^{12}$", "$x^12$"),
+    "a long subscript": ("$x_{ij}$", "$x_ij$"),
+    "what a root covers": (r"$\sqrt{ab}$", r"$\sqrt{a}b$"),
+    "a phrase as one character": ("\ufdfa", "صلى"),
     "a path": (r"C:\new", "C:new"),
 }
 
@@ -175,7 +198,11 @@ def test_what_stays_different(name: str) -> None:
         (r"broken $\frac{1$", r"broken ＄\frac{1＄"),
         ("$5 or $6", "＄5 or ＄6"),
         ("$5-$6", "＄5-＄6"),
-        ("10⁻⁵ m² H₂O", "10^-5 m^2 H_2O"),
+        ("10⁻⁵ m² H₂O", "10^{-5} m^2 H_2O"),
+        ("x^12 x^{12} x^{2}", "x^12 x^{12} x^2"),
+        (r"$x^{12}_{\alpha\beta}$", "x^{12}_{αβ}"),
+        ("= 5 , a =b", "=5 , a=b"),
+        (r"a \ = b", r"a \ =b"),
         ("\\²", "^2"),
         (r"\\\_", "_"),
         (r"a\b", r"a\b"),
@@ -264,6 +291,7 @@ def test_the_gate_of_the_profile_counts() -> None:
     [
         *("$ ", "$a", "$a_1 $ ", "$$", r"\$", r"\(", r"\(a", "\\", r"\_", ". ", "… .", "x. ", "好 ", "a \n"),
         *("e\u0301\u0323", "\u0301", "ｶﾞ", "\u200b", "\ufdfa"),
+        *("$a=", "$a=b ", r"\(a=", "^{", "$^{", "$x^{a", "^{{a}", "$(", "√(", "= ", r"\(\)", r"$\%"),
     ],
 )
 def test_the_form_takes_linear_time(unit: str) -> None:
@@ -272,3 +300,71 @@ def test_the_form_takes_linear_time(unit: str) -> None:
     start = time.process_time()
     robust_text_form(text)
     assert time.process_time() - start < 1.5  # at most 0.45 s on an idle core
+
+
+SENTENCE = "The quick brown fox jumps over the lazy dog and runs away. "
+
+
+def with_invisible(text: str, number: int) -> str:
+    """So many random invisible characters after each character."""
+    draw = random.Random(3)
+    return "".join(char + "".join(draw.choices("\u200b\u200c\u2060\u00ad", k=number)) for char in text)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference"),
+    [
+        ("\n".join(rf"${10 * line}^{{\circ}}$" for line in range(18)), "\n".join(f"{10 * n}°" for n in range(18))),
+        (", ".join(f"$x_{number}$" for number in range(1, 10)), ", ".join(f"x{chr(0x2080 + n)}" for n in range(1, 10))),
+        (r"\_" * 60, "_" * 60),
+        (r"$\boldsymbol{\alpha}$ " * 100, "α " * 100),
+        ("م\u200cی\u200f " * 50, "می " * 50),
+        ("❤\ufe0f👩\u200d💻", "❤👩💻"),
+        (SENTENCE, SENTENCE.replace("e", "\u00ade")),
+    ],
+)
+def test_another_spelling_of_a_repetitive_text_costs_nothing(prediction: str, reference: str) -> None:
+    assert text_reward(prediction, reference, ROBUST).value == 1.0
+    assert text_reward(reference, prediction, ROBUST).value == 1.0
+
+
+def test_invisible_characters_do_not_hide_a_loop() -> None:
+    looped = text_reward(SENTENCE * 6, SENTENCE * 2, ROBUST)
+    assert looped.parts["gate"] < 0.25
+    assert text_reward(with_invisible(SENTENCE * 6, 2), SENTENCE * 2, ROBUST).parts["gate"] <= looped.parts["gate"]
+    assert text_reward(with_invisible(SENTENCE * 6, 1), SENTENCE * 2, ROBUST).parts["gate"] <= looped.parts["gate"]
+
+
+def test_masses_of_invisible_characters_cost() -> None:
+    for text in (SENTENCE, SENTENCE * 8):
+        values = [text_reward(text + with_invisible(" ", n), text, ROBUST).value for n in (0, 8, 3000, 30_000)]
+        assert values[:2] == [1.0, 1.0]
+        assert 1.0 > values[2] > values[3] and values[3] < 0.05
+        assert text_reward(text + with_invisible(" ", 3000), text + with_invisible(" ", 3000), ROBUST).value == 1.0
+
+
+@settings(deadline=None, max_examples=100)
+@given(texts, st.text("\u200b\u00ad\u2060", max_size=60), st.data())
+def test_an_invisible_character_never_pays(text: str, unseen: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(text)))
+    stuffed = text[:at] + unseen + text[at:]
+    assert text_reward(stuffed, SENTENCE, ROBUST).value <= text_reward(text, SENTENCE, ROBUST).value
+
+
+def test_runs_of_marks_are_cut() -> None:
+    assert without_mark_runs("e\u0301" * 40 + "€" * 40) == "e\u0301" * 40 + "€" * 40
+    assert without_mark_runs("a" + "\u0301" * 31 + "€" + "\u0323" * 40) == "a" + "\u0301" * 30 + "€" + "\u0323" * 30
+    assert robust_text_form("a" + "\u0f73" * 40) == "a" + "\u0f71" * MAX_MARKS  # each is two marks, then reordered
+    start = time.process_time()
+    text_reward("a" + "\u0301" * 17_000 + "\u0323" * 16_990, "a", ROBUST)
+    assert time.process_time() - start < 0.3  # 0.02 s on an idle core, 2 s without the rule
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text("a\u0301\u0323\u0344\u0f73\u093e€好", max_size=90) | texts)
+def test_only_long_runs_of_marks_are_cut(text: str) -> None:
+    runs, run = [0], 0
+    for char in text:
+        run = run + 1 if unicodedata.category(char)[0] == "M" else 0
+        runs.append(run)
+    assert without_mark_runs(text) == "".join(c for c, n in zip(text, runs[1:], strict=True) if n <= MAX_MARKS)

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rewards import RewardConfig, score
+from rewards import RewardConfig, Score, score
 from rewards.types import ROBUST
 from rewards.workers import PoolError, RewardPool
 from rewards.workers import link as worker_link
@@ -129,13 +129,41 @@ def test_groups_stay_with_a_worker_and_chunks_shrink() -> None:
         for sample in chunk:
             queue.set_answer(group, sample, ["score", float(sample.places[0]), {}])
     thread.join(HANG_S)
-    assert [scored.value for scored in batch.results()] == list(range(80))
+    assert [scored.value for scored in batch.outcomes] == list(range(80))
     sizes = [size for _, _, size in taken]
     assert sizes[:2] == [8, 8] and sizes[-8:] == [1] * 8
     firsts = {reference: worker for worker, reference, _ in reversed(taken)}
     assert [reference for _, reference, _ in taken[:2]] == [references[3], references[2]], "the longest first"
     strayed = sum(firsts[reference] != worker for worker, reference, _ in taken)
     assert strayed <= 2, "only at the end does a worker help with the other's group"
+
+
+def test_many_references_take_no_longer_each() -> None:
+    def seconds_for(count: int) -> float:
+        start = time.process_time()
+        texts = [str(n) for n in range(count)]
+        batch = Batch(["text"] * count, texts, texts)
+        queue = WorkQueue(2)
+        thread = threading.Thread(target=queue.run, args=(batch,))
+        thread.start()
+        while batch.left:
+            group, chunk = queue.take(batch.left % 2)
+            for sample in chunk:
+                queue.set_answer(group, sample, ["score", 1.0, {}])
+        thread.join(HANG_S)
+        return time.process_time() - start
+
+    assert seconds_for(16_000) < 30 * seconds_for(2_000) + 0.1, "8 times as many"
+
+
+def test_put_back_samples_are_taken_again_and_the_largest_group_is_helped_with() -> None:
+    batch = Batch(["text"] * 12, [str(n) for n in range(12)], ["a"] * 8 + ["b" * 9] * 4)
+    large, first = batch.take(0, 1)
+    assert (large.reference, len(first)) == ("b" * 9, 3)
+    batch.put_back(large, deque(first))
+    small, _ = batch.take(1, 1)
+    helped, second = batch.take(2, 1)
+    assert (small.reference, helped, second) == ("a", large, first[: len(second)])
 
 
 # --- deadlines ---
@@ -174,6 +202,24 @@ def test_slow_samples_are_no_reason_to_stop() -> None:
     assert pool.timeouts == 6
 
 
+def test_the_file_of_slow_samples_may_be_a_string(tmp_path: Path) -> None:
+    with obeying(1, 0.2, slow_samples=str(tmp_path / "slow.jsonl")) as pool:
+        assert run(pool, "sleep 600", "a")[0] is None
+    assert (tmp_path / "slow.jsonl").exists()
+    with pytest.raises(TypeError):
+        obeying(1, slow_samples=3)
+
+
+@pytest.mark.parametrize("seconds", [3e6, 1e300, 10**400])
+def test_a_deadline_may_be_far_away(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_link, "_LONGEST_POLL_S", 0.01)
+    with obeying(1, seconds) as pool:
+        assert all(run(pool, "a", "sleep 0.1"))
+    monkeypatch.undo()
+    with obeying(1, seconds) as pool:
+        assert all(run(pool, "a"))
+
+
 def test_samples_that_cannot_be_saved_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with obeying(1, 0.2, slow_samples=tmp_path / "file" / "slow.jsonl") as pool, pytest.raises(PoolError, match="file"):
@@ -191,6 +237,52 @@ def test_sample_whose_worker_dies_is_tried_once_more(tmp_path: Path) -> None:
         assert all(run(pool, "a", "b", "c"))
     saved = json.loads((tmp_path / "slow.jsonl").read_text(encoding="ascii"))
     assert (saved["prediction"], saved["outcome"]) == ("die", "death")
+
+
+def test_no_memory_is_a_death_and_too_deep_a_recursion_an_error() -> None:
+    with obeying(1) as pool:
+        assert [scored is None for scored in run(pool, "a", "memory", "b")] == [False, True, False]
+        assert pool.deaths == 1
+        with pytest.raises(RuntimeError, match=r"^sample 1: RecursionError: "):
+            run(pool, "a", "recursion")
+        assert pool.deaths == 1
+
+
+def test_a_worker_is_replaced_wherever_the_process_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, gone, elsewhere = (tmp_path / name for name in ("here", "gone", "elsewhere"))
+    for folder in (here, gone, elsewhere):
+        folder.mkdir()
+    (here / "local_scorer.py").write_text("from pool_scorers import obey\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", ["", "no such hook", *sys.path])
+    monkeypatch.chdir(here)
+    with RewardPool(1, 60.0, scorer="local_scorer:obey") as pool:
+        for folder in (elsewhere, gone):
+            monkeypatch.chdir(folder)
+            if folder is gone:
+                gone.rmdir()
+            assert [scored is None for scored in run(pool, "die", "a")] == [True, False]
+        with obeying(1) as second:
+            assert all(run(second, "a"))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_fork_does_not_hold_up_the_replacement_of_a_worker() -> None:
+    with obeying(1) as pool:
+        for _ in range(8):
+            assert run(pool, "die") == [None]
+            child = os.fork()
+            if child == 0:
+                time.sleep(600)
+                os._exit(0)
+            ended = threading.Timer(HANG_S, os.kill, (child, signal.SIGKILL))
+            ended.start()
+            try:
+                assert all(run(pool, "a"))
+                assert os.waitpid(child, os.WNOHANG) == (0, 0), "the pool did not wait for the child"
+            finally:
+                ended.cancel()
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
 
 
 def test_worker_that_dies_between_batches_costs_no_sample_a_try(tmp_path: Path) -> None:
@@ -230,6 +322,13 @@ def test_error_of_the_scoring_function(pool: RewardPool, prediction: str, error:
     assert str(caught.value) == message
     assert "in obey" in "".join(caught.value.__notes__) or prediction in ("none", "parts")
     assert both_pids(pool) == before
+
+
+def test_outcomes_have_errors_in_their_places(pool: RewardPool) -> None:
+    predictions = ["raise ValueError", "a", "die", "raise ValueError", "raise KeyError"]
+    found = pool.outcomes(["text"] * 5, predictions, ["r"] * 5)
+    assert [type(outcome) for outcome in found] == [ValueError, Score, type(None), ValueError, RuntimeError]
+    assert str(found[0]) == "no good" and "in obey" in found[0].__notes__[0]
 
 
 def test_errors_are_those_of_score() -> None:
@@ -315,6 +414,18 @@ def test_closed_pool_refuses() -> None:
     assert not is_running(pid)
     with pytest.raises(PoolError, match="the pool is closed"):
         run(pool, "a")
+
+
+def test_closing_does_not_wait_for_what_the_caller_holds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a signal handler that has interrupted `score_batch`."""
+    monkeypatch.setattr("rewards.workers._CLOSE_LIMIT_S", 0.2)
+    pool = obeying(2)
+    pids = both_pids(pool)
+    before = threading.active_count()
+    with pool._queue._changed:
+        pool.close()
+    assert wait_for(lambda: not any(map(is_running, pids)))
+    assert wait_for(lambda: threading.active_count() == before - 2)
 
 
 def test_closing_ends_a_running_batch_and_what_it_has_started(tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ def test_evaluation_yamls_load(path: Path) -> None:
         ("learning_rate: nan", "learning_rate: nan must be a finite number"),
         ("temperature: 0", "temperature: 0.0 must be a positive number"),
         ("epsilon_high: 0.1", "epsilon_high: 0.1 must be at least epsilon, which is 0.2"),
+        ("reward_workers: null", "reward_workers must be a number, not null"),
+        ("reward_workers: 1\nreward_timeout: null", "reward_timeout must be a number, not null"),
         ("top_p: 1.5", "top_p: 1.5 must be"),
         ("beta: -1", "beta: -1.0 must be"),
         ("save_steps: 0", "save_steps: 0.0 must be a positive number"),
