@@ -21,6 +21,7 @@ from bs4 import BeautifulSoup
 from reward_samples import SPANS, Rows, random_table, render, training_batch
 
 from rewards import RewardConfig, score, teds
+from rewards.batch import score_batch
 from rewards.html.scan import read_table
 from rewards.html.table import parse_table
 from rewards.markup import normalize_table
@@ -115,7 +116,7 @@ def bench_batch(paths: Iterable[bool]) -> None:
         for path in paths:
             distance._has_numba = lambda path=path: path  # type: ignore[assignment]
             forget()
-            seconds = cpu_seconds(lambda config=config: [score(*sample, config) for sample in batch])
+            seconds = cpu_seconds(lambda config=config: score_batch(*zip(*batch, strict=True), config=config))
             print(f"  {profile:>10}, {name(path):>12}: {seconds:.2f} s")
 
 

@@ -80,7 +80,7 @@ def degeneration_gate(prediction: str, reference: str = "", config: RewardConfig
     """
     rho8, run = published_terms(prediction, config)
     if config.profile == "robust":
-        return Gate(_repeats_gate(prediction, reference, config), rho8, run)
+        return Gate(repeats_gate(prediction, reference, config), rho8, run)
     run_term = 1.0 - (run - config.gate_run_free) / config.gate_run_span
     return Gate(min(rho8, max(0.0, run_term), 1.0), rho8, run)
 
@@ -91,11 +91,14 @@ def shown_gate(prediction: str, found: Shown, wanted: Shown, config: RewardConfi
     As much may be unseen as is free, or as is unseen in the reference. More lowers the gate in proportion.
     """
     allowed = max(found.free, wanted.unseen)
-    gate = min(_repeats_gate(found.text, wanted.text, config), allowed / max(allowed, found.unseen))
+    gate = min(repeats_gate(found.text, wanted.text, config), allowed / max(allowed, found.unseen))
     return Gate(gate, *published_terms(prediction, config))
 
 
-def _repeats_gate(text: str, reference: str, config: RewardConfig) -> float:
+def repeats_gate(text: str, reference: str, config: RewardConfig) -> float:
+    """The robust gate of a text, from what repeats in it and in the reference's. In (0, 1]."""
+    if text == reference:
+        return 1.0
     free, n = config.gate_repeat_free, config.gate_ngram
     return min(1.0, max(free, _reference_repeats(reference, n)) / max(free, repeated_ngrams(text, n)))
 

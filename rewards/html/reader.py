@@ -263,7 +263,7 @@ class _Reader:
             self.stack[-1].begin_math(attributes.get("alttext", "").strip())
 
     def _open_structure(self, name: str, attributes: dict[str, str]) -> None:
-        hides = is_hidden(name, attributes)
+        hides = bool(attributes) and is_hidden(name, attributes)
         if name == "table":
             self._open_table(hides)
             return

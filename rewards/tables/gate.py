@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rewards.gate import Gate, degeneration_gate, published_terms
+from rewards.gate import Gate, published_terms, repeats_gate
 from rewards.tables.document import Cell, Document, TableRows
 from rewards.types import RewardConfig
 
@@ -69,8 +69,8 @@ def table_gate(prediction: str, found: Amounts, wanted: Amounts, config: RewardC
     blanks = found.blanks - wanted.blanks
     return Gate(
         min(
-            degeneration_gate(found.cells, wanted.cells, config).gate,
-            degeneration_gate(found.outside, wanted.outside, config).gate,
+            repeats_gate(found.cells, wanted.cells, config),
+            repeats_gate(found.outside, wanted.outside, config),
             config.gate_repeat_free / max(config.gate_repeat_free, blanks),
             max(found.free, wanted.unseen) / max(found.free, wanted.unseen, found.unseen),
         ),
