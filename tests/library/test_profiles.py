@@ -21,6 +21,7 @@ def row(*texts: str) -> str:
     [
         ("text", "1.5", "15", 1.0, 2 / 3),
         ("text", "and/to", "ando", 1.0, 2 / 3),
+        ("text", "$x^12$", "$x^{12}$", 1.0, 2 / 3),
         ("text", "Total：１２", "Total:12", 5 / 7, 1.0),
         ("formula", "x^12", "x^{12}", 1.0, 0.6),
         ("formula", r"a\le b", r"a\leq b", 5 / 6, 1.0),
