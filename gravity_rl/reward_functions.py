@@ -20,7 +20,8 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 from gravity_rl.config import OCR_REWARD, GravityConfig
 from gravity_rl.parsing import ConfigError
 from rewards import RewardConfig, Score
-from rewards.adapters.trl import OCRReward, completion_texts
+from rewards.adapters.trl import OCRReward
+from rewards.completions import completion_texts
 from rewards.workers import PoolError, RewardPool
 
 RewardFunction = Callable[..., Any]

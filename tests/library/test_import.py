@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import rewards.adapters
 
 PROBE = """
 import sys, time
@@ -23,3 +26,8 @@ def test_import_is_light() -> None:
     command = [sys.executable, "-c", PROBE]
     finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert finished.stdout.split("\n")[0] == "1.0 [] True"
+
+
+def test_adapters_are_thin() -> None:
+    for path in Path(rewards.adapters.__file__).parent.glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 80, path.name
