@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from rapidfuzz.distance import Levenshtein
 
 from rewards.trees import zhang_shasha
-from rewards.trees.subtrees import Forest, Node, Pool, Problem
+from rewards.trees.subtrees import Forest, Node, Pool, Problem, strip_equal
 
 __all__ = ["Node", "apted_distance", "tree_distance"]
 
@@ -46,7 +46,7 @@ def tree_distance(tree: Node, other: Node, compiled: bool | None = None) -> int:
     if tree == other:
         return 0
     pool = _pool_of(other)
-    left, right = _strip(pool, (pool.intern(tree),), (pool.intern(other),))
+    left, right = strip_equal((pool.intern(tree),), (pool.intern(other),), pool.label, pool.children)
     if not left or not right:
         return sum(map(pool.size, left + right))
     if compiled or (compiled is None and _has_numba()):
@@ -113,26 +113,6 @@ def apted_distance(tree: Node, other: Node) -> int:
             return list(node.children)
 
     return int(APTED(tree, other, UnitCost()).compute_edit_distance())
-
-
-def _strip(pool: Pool, left: Forest, right: Forest) -> tuple[Forest, Forest]:
-    """Both forests without what an optimal mapping can map to itself.
-
-    With unit costs these are equal leading and trailing trees, and the roots of two single trees if they are
-    equal, after which their children are stripped in turn.
-    """
-    while True:
-        shorter = min(len(left), len(right))
-        start = 0
-        while start < shorter and left[start] == right[start]:
-            start += 1
-        end = 0
-        while end < shorter - start and left[-1 - end] == right[-1 - end]:
-            end += 1
-        left, right = left[start : len(left) - end], right[start : len(right) - end]
-        if len(left) != 1 or len(right) != 1 or pool.label(left[0]) != pool.label(right[0]):
-            return left, right
-        left, right = pool.children[left[0]], pool.children[right[0]]
 
 
 def _lower_bound(pool: Pool, left: Forest, right: Forest) -> int:

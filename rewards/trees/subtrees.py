@@ -7,7 +7,7 @@ Shasha (1989) runs over.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, cast
@@ -103,6 +103,34 @@ class Postorder:
         """Total number of nodes below the keyroots that are wanted, one flag a keyroot."""
         pairs = zip(self.keyroots, wanted, strict=True)
         return sum(keyroot - self.starts[keyroot] + 1 for keyroot, use in pairs if use)
+
+
+def strip_equal(
+    left: Forest, right: Forest, label: Callable[[int], Hashable], children: Sequence[Forest]
+) -> tuple[Forest, Forest]:
+    """Both forests without what an optimal mapping can map to itself.
+
+    That is equal leading and trailing trees, and the roots of two single trees with equal labels, after which their
+    children are stripped in turn. It holds for insertions and deletions of cost 1 whatever renaming costs: giving up
+    any other use of their nodes costs at most as many insertions as it saves.
+
+    Args:
+        left, right: numbers of the trees; equal trees have equal numbers.
+        label: the label of the root of a tree.
+        children: by number, the trees below a root.
+    """
+    while True:
+        shorter = min(len(left), len(right))
+        start = 0
+        while start < shorter and left[start] == right[start]:
+            start += 1
+        end = 0
+        while end < shorter - start and left[-1 - end] == right[-1 - end]:
+            end += 1
+        left, right = left[start : len(left) - end], right[start : len(right) - end]
+        if len(left) != 1 or len(right) != 1 or label(left[0]) != label(right[0]):
+            return left, right
+        left, right = children[left[0]], children[right[0]]
 
 
 class Problem:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from rewards.trees.distance import Node
+from rewards.trees.subtrees import Forest, Node, strip_equal
 
 # Where an exact distance would take more cells of the dynamic programme than this (ten to twenty seconds), the best
 # distance found so far stands in for it. It is never smaller than the exact one.
@@ -25,7 +25,6 @@ _FIRST_LIMIT = 8.0
 _FAR = float("inf")
 
 Rename = Callable[[Any, Any], float]  # of two labels
-Forest = tuple[int, ...]  # numbers of the trees
 
 
 def weighted_tree_distance(tree: Node, other: Node, rename: Rename) -> float:
@@ -95,7 +94,7 @@ class _Solver:
 
     def forest_distance(self, left: Forest, right: Forest) -> float:
         """The distance of two sequences of trees."""
-        left, right = self._strip(left, right)
+        left, right = strip_equal(left, right, self.labels.__getitem__, self.children)
         if not left or not right:
             return self._size(left) + self._size(right)
         best = self._in_order(left, right)
@@ -110,25 +109,6 @@ class _Solver:
             if best <= limit:
                 return best
             limit *= 4
-
-    def _strip(self, left: Forest, right: Forest) -> tuple[Forest, Forest]:
-        """Both forests without what an optimal mapping can map to itself, whatever renaming costs.
-
-        That is equal leading and trailing trees, and the roots of two single trees with equal labels: giving up any
-        other use of their nodes costs at most as many insertions as it saves.
-        """
-        while True:
-            shorter = min(len(left), len(right))
-            start = 0
-            while start < shorter and left[start] == right[start]:
-                start += 1
-            end = 0
-            while end < shorter - start and left[-1 - end] == right[-1 - end]:
-                end += 1
-            left, right = left[start : len(left) - end], right[start : len(right) - end]
-            if len(left) != 1 or len(right) != 1 or self.labels[left[0]] != self.labels[right[0]]:
-                return left, right
-            left, right = self.children[left[0]], self.children[right[0]]
 
     def _in_order(self, left: Forest, right: Forest) -> float:
         """The cost of mapping the first tree to the first one, the second to the second, and so on down."""
