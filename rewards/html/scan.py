@@ -38,9 +38,11 @@ def read_table(markup: str) -> Table | None:
 
 def scan_table(markup: str) -> Table | None:
     """The table of plain markup; None if it is not plain or has no cell."""
-    if _UNUSUAL.search(markup) or not (markup.isascii() or _is_normal(markup)):
+    if _UNUSUAL.search(markup):
         return None
     markup = _BLANK_LINES.sub("><", markup).replace("\n", "").rstrip()
+    if not (markup.isascii() or _is_normal(markup)):  # without the line breaks: a `>` may meet a combining mark
+        return None
     opening = _OPENING.match(markup)
     if opening is None or not markup.endswith("</table>"):
         return None

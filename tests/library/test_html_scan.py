@@ -162,6 +162,7 @@ def test_plain_tables_are_accepted(markup: str) -> None:
         "<table><tr><td>a</th></tr></table>",
         '<table><tr><td style="' + "x" * 3000 + '">a</td></tr></table>',
         "<table><tr><td>a</td></tr></table> and",
+        "<table><tr><td>\n\u0338</td></tr></table>",
     ],
 )
 def test_anything_else_is_left_to_the_parser(markup: str) -> None:
