@@ -19,7 +19,7 @@ from rewards.trees.subtrees import Node
 # What the scorer's normalisation or the parser would change, or may read in another way.
 _UNUSUAL = re.compile("[&\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _OPENING = re.compile(r'\s*<table(?: [a-z]{1,20}="[^"<>]{0,200}"){0,8}>')
-_BLANK_LINES = re.compile(r">[ \t]*\n[ \t\n]*<")
+_BLANK_LINES = re.compile(r"(<[^<>]*>)[ \t]*\n[ \t\n]*(?=<)")
 _SECTIONS = re.compile(r"(?:\s|</?(?:thead|tbody)>)*+")
 _INLINE = "</?(?:b|i|u|em|strong|sup|sub)>"
 # Tag, attributes and content of a cell; or a character that is none of that.
@@ -40,7 +40,7 @@ def scan_table(markup: str) -> Table | None:
     """The table of plain markup; None if it is not plain or has no cell."""
     if _UNUSUAL.search(markup):
         return None
-    markup = _BLANK_LINES.sub("><", markup).replace("\n", "").rstrip()
+    markup = _BLANK_LINES.sub(r"\1", markup).replace("\n", "").rstrip()
     if not (markup.isascii() or _is_normal(markup)):  # without the line breaks: a `>` may meet a combining mark
         return None
     opening = _OPENING.match(markup)
@@ -71,6 +71,8 @@ def _row(piece: str) -> list[Cell] | None:
             return None
         if "<" in text:
             text = _INLINE_TAG.sub("", text)
+            if not (text.isascii() or _is_normal(f">{text}")):  # a mark may meet what stood before a stray tag
+                return None
         cells.append((*_leaf(attributes), " ".join(text.split())))
     return cells
 

@@ -132,6 +132,7 @@ def test_plain_markup_is_accepted(markup: str) -> None:
 
 
 PLAIN = [
+    "<table><tr><td>> \n</b>a</td></tr></table>",
     "<table><tr><td>a</td><th>b</th></tr></table>",
     '\n<table border="1">\n <thead>\n<tr>\n<th colspan="2">a <b>b</b>\nc</th>\n</tr></thead><tbody></tbody></table>\n',
     "<table><tr></tr><tr><td> a  b\n</td><td></td></tr></table>",
@@ -163,6 +164,8 @@ def test_plain_tables_are_accepted(markup: str) -> None:
         '<table><tr><td style="' + "x" * 3000 + '">a</td></tr></table>',
         "<table><tr><td>a</td></tr></table> and",
         "<table><tr><td>\n\u0338</td></tr></table>",
+        "<table><tr><td>a</b>\u0301</td></tr></table>",
+        "<table><tr><td></b>\u0338</td></tr></table>",
     ],
 )
 def test_anything_else_is_left_to_the_parser(markup: str) -> None:
