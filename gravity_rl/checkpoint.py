@@ -6,8 +6,8 @@ done, the files are flushed, listed with size and checksum in ``resume.json``, a
 :mod:`gravity_rl.resume` reads that list to choose a checkpoint.
 
 ``resume.json`` also holds what the stock checkpoint lacks for exact resumption: the metrics and losses
-gathered since the last log line. The buffer of completions that GRPO reuses over several optimizer steps is
-not saved; instead, checkpoints are only written where it is used up.
+gathered since the last log line. A trainer whose state is at some steps more than a checkpoint holds says so
+by ``may_save``; :mod:`gravity_rl.grpo_checkpoint` does.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch.utils.data import Sampler
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from trl import GRPOTrainer
 
 from gravity_rl.interrupt import StopOnSignalCallback
 from gravity_rl.manifest import MANIFEST, file_entry, read_manifest
@@ -38,14 +36,20 @@ class CheckpointError(RuntimeError):
     """A checkpoint or the final model could not be written. What was complete before still is."""
 
 
-class AtomicCheckpointMixin(GRPOTrainer):
-    """A ``GRPOTrainer`` with atomic checkpoints, exact resumption and a clean stop on SIGTERM and SIGINT.
+class AtomicCheckpointMixin(Trainer):
+    """A ``Trainer`` with atomic checkpoints, exact resumption and a clean stop on SIGTERM and SIGINT.
+
+    A subclass gathers metrics in ``_metrics["train"]``, name to values since the last log line, the same on
+    every rank, and empties it when it logs them (TRL's convention). Combined with another trainer class, this
+    one comes first: ``class T(AtomicCheckpointMixin, GRPOTrainer)``.
 
     Args:
         settings: what a checkpoint records as the settings of its run, JSON types only;
             :func:`gravity_rl.resume.check_settings` compares them at resumption.
-        args, kwargs: see ``GRPOTrainer``.
+        args, kwargs: see ``Trainer``, or the trainer class behind this one.
     """
+
+    _metrics: dict[str, dict[str, list[float]]]
 
     def __init__(self, *args: Any, settings: dict[str, Any] | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -57,9 +61,9 @@ class AtomicCheckpointMixin(GRPOTrainer):
         self.add_callback(self._accumulators)
 
     @property
-    def generation_is_used_up(self) -> bool:
-        """Whether the next micro-batch starts with new completions, so that no buffer would be lost."""
-        return self._step % (self.args.steps_per_generation * self.num_iterations) == 0
+    def may_save(self) -> bool:
+        """Whether a checkpoint written now would hold all that the next step needs."""
+        return True
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
         """Train until ``max_steps``, or until a signal stops the run (see ``stop_on_signal.stopped_by``).
@@ -91,9 +95,6 @@ class AtomicCheckpointMixin(GRPOTrainer):
 
     # --- overridden hooks of the stock trainer ---
 
-    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
-        return _EpochSampler(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
-
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # resumed at the end: the stock loop would go on
             self.control.should_training_stop = True
@@ -103,21 +104,13 @@ class AtomicCheckpointMixin(GRPOTrainer):
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """TRL writes a card into ``output_dir`` with every checkpoint; here only for a push to the hub."""
-        if self._staging is None:
-            super().create_model_card(*args, **kwargs)
-
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self._staging is None:  # else the upload would read a folder that is about to be renamed
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        if not self.generation_is_used_up:
-            raise RuntimeError(
-                f"step {self.state.global_step} is in the middle of a generation batch, whose completions a "
-                "checkpoint does not hold"
-            )
+        if not self.may_save:
+            raise RuntimeError(f"a checkpoint of step {self.state.global_step} would not hold all of the run's state")
         final = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         losses = self.accelerator.gather(self._tr_loss.reshape(1)).tolist()  # (world_size,)
 
@@ -215,28 +208,6 @@ class _AccumulatorCallback(TrainerCallback):
             trainer._metrics["train"][name] = values
         # The restored state carries the old run's logging, saving and evaluation intervals.
         state.compute_steps(args, state.max_steps)
-
-
-class _EpochSampler(Sampler[int]):
-    """TRL's ``RepeatSampler`` with an order that depends on seed and epoch alone.
-
-    ``RepeatSampler`` draws one permutation per epoch from a generator that lives as long as the process: a
-    run that is resumed in its third epoch would see the order of the first one again.
-    """
-
-    def __init__(self, sampler: Any, epoch: Callable[[], int]):
-        self.sampler = sampler
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[int]:
-        if self.sampler.shuffle:
-            self.sampler.generator.manual_seed(self.sampler.seed)
-            for _ in range(self.epoch()):
-                torch.randperm(self.sampler.num_samples, generator=self.sampler.generator)
-        return iter(self.sampler)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -12,17 +12,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import yaml
 from trl import GRPOConfig
 
 from gravity_rl.data.config import DataConfig
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.preflight import check_batch_arithmetic
-from gravity_rl.unused import is_unused, refuse_unused
+from gravity_rl.run_config import ModelArguments, RunConfig, default_of, plain
+from gravity_rl.unused import ONLY_WITH, is_unused, reason_unused, refuse_unused
 from rewards import RewardConfig
 
 ROLLOUT_ENGINES = ("transformers",)
@@ -49,14 +48,6 @@ _LIMITS: dict[str, _Limit] = {
     "min_p": (lambda value: 0 <= value <= 1, "between 0 and 1"),
     "seed": (lambda value: 0 <= value < 2**32, "between 0 and 2**32 - 1"),
 }  # fmt: skip
-
-_SECRETS = ("hub_token",)
-_OF_ONE_LAUNCH = ("dry_run", "resume_from_checkpoint")  # say how a run is started, not what it is
-# Settings that may differ between a run and its continuation: they do not touch the weights or the rollouts.
-_FREE_TO_CHANGE = ("output_dir", "report_to", "run_name", "project", "disable_tqdm", "push_to_hub", "debug",
-                   "skip_memory_metrics", "eval_data", "max_eval_rows", "image_check_workers",
-                   "data_cache_dir", "reward_workers", "reward_timeout")  # fmt: skip
-_FREE_PREFIXES = ("logging_", "log_", "save_", "evaluation_", "dataloader_", "hub_", "trackio_")
 
 
 @dataclass
@@ -161,8 +152,9 @@ class GravityConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         #: The settings as they were given, before transformers and TRL derive others from them.
-        self.as_given: dict[str, Any] = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        refuse_unused(self.as_given, {f.name: _default(f) for f in dataclasses.fields(self)})
+        self.as_given: dict[str, Any] = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        defaults = {f.name: default_of(f) for f in dataclasses.fields(self)}
+        refuse_unused(self.as_given, defaults, reason_unused, ONLY_WITH)
         self._check_own()
         try:
             super().__post_init__()
@@ -170,6 +162,10 @@ class GravityConfig(GRPOConfig):
             if getattr(self, "distributed_state", None) is not None:  # set once the processes are known
                 check_batch_arithmetic(self, self.world_size)  # names the values that would work
             raise
+
+    def is_unused(self, name: str) -> bool:
+        """Whether the setting never has an effect on GRPO training."""
+        return is_unused(name)
 
     def _check_own(self) -> None:
         if self.rollout not in ROLLOUT_ENGINES:
@@ -216,72 +212,6 @@ class GravityConfig(GRPOConfig):
             raise ConfigError(f"reward_weights: {weights} must be finite numbers")
 
 
-@dataclass
-class ModelArguments:
-    """Which checkpoint is trained, and in which precision it is held."""
-
-    model_name_or_path: str = field(
-        default="",
-        metadata={"help": "Checkpoint folder, hub name, or `shipped:tiny` for the tiny model of this package."},
-    )
-    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of a hub checkpoint."})
-    dtype: str = field(
-        default="float32",
-        metadata={
-            "help": "Precision of the weights: float32, bfloat16, float16 or auto (the checkpoint's). With "
-            "bf16: true, float32 keeps master weights, without which updates at lr 3e-6 are rounded away."
-        },
-    )
-    attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention implementation of transformers, for example sdpa."}
-    )
-
-    def __post_init__(self) -> None:
-        if not self.model_name_or_path:
-            raise ConfigError("model_name_or_path is not set: name the checkpoint to train")
-        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
-            raise ConfigError(f"dtype: {self.dtype!r} is unknown; choose float32, bfloat16, float16 or auto")
-
-
-class RunConfig(NamedTuple):
-    """Everything that describes a run."""
-
-    training: GravityConfig
-    model: ModelArguments
-    data: DataConfig
-    rewards: RewardConfig
-
-    def as_dict(self) -> dict[str, dict[str, Any]]:
-        """Section → setting → value as given; secrets, launch options and unused settings are left out."""
-        skipped = {*_SECRETS, *_OF_ONE_LAUNCH}
-        training = {
-            name: value for name, value in self.training.as_given.items() if name not in skipped and not is_unused(name)
-        }
-        return {
-            "training": training,
-            "model": dataclasses.asdict(self.model),
-            "data": dataclasses.asdict(self.data),
-            "rewards": dataclasses.asdict(self.rewards),
-        }
-
-    def course(self) -> dict[str, Any]:
-        """The settings that decide weights and rollouts, flat: a resumed run must have the same ones."""
-        settings = {name: value for section in self.as_dict().values() for name, value in section.items()}
-        return {
-            name: value
-            for name, value in settings.items()
-            if name not in _FREE_TO_CHANGE and not name.startswith(_FREE_PREFIXES)
-        }
-
-    def to_yaml(self) -> str:
-        """A YAML file that ``--config`` reads back into an equal configuration."""
-        sections = [
-            f"# {name}\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
-            for name, values in self.as_dict().items()
-        ]
-        return "\n".join(sections)
-
-
 def parse_config(argv: Sequence[str]) -> RunConfig:
     """The configuration of a run from command-line arguments, usually ``--config FILE`` and some overrides.
 
@@ -316,13 +246,3 @@ def check_optimizer(config: GravityConfig) -> None:
             f"optim: {config.as_given['optim']} needs bitsandbytes, which does not run here "
             f"({type(error).__name__}: {error}); {advice}"
         ) from error
-
-
-def _default(setting: dataclasses.Field[Any]) -> Any:
-    if setting.default_factory is not dataclasses.MISSING:
-        return setting.default_factory()
-    return _plain(setting.default)
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value

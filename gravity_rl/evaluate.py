@@ -32,13 +32,13 @@ from tqdm import tqdm
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from trl.data_utils import prepare_multimodal_messages
 
-from gravity_rl.config import ModelArguments
 from gravity_rl.data import DataError, load_ocr_dataset
 from gravity_rl.data.config import DataConfig
 from gravity_rl.metrics import DECODINGS, Prediction, format_results, summarise
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, never_sampled_ids, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.recorder import write_json, write_table
+from gravity_rl.run_config import ModelArguments
 from rewards import RewardConfig, score
 from rewards.adapters.trl import OCRReward
 
@@ -101,7 +101,7 @@ def evaluate(
     generation = GenerationConfig(
         do_sample=False,
         max_new_tokens=max_new_tokens,
-        eos_token_id=_end_ids(model, processor),
+        eos_token_id=end_ids(model, processor),
         pad_token_id=processor.tokenizer.pad_token_id,
         suppress_tokens=never_sampled_ids(model, processor.tokenizer),
         repetition_penalty=1.0,
@@ -113,7 +113,7 @@ def evaluate(
     model.eval()
     autocast = torch.autocast(model.device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None)
     try:
-        for rows, inputs in _batches(processor, dataset, mine, batch_size, dict(chat_template_kwargs or {})):
+        for rows, inputs in prompt_batches(processor, dataset, mine, batch_size, dict(chat_template_kwargs or {})):
             for decoding in DECODINGS:
                 noise = [RowNoise(seed, rows, model.device)] if decoding == "sampled" else []
                 with torch.no_grad(), autocast:
@@ -133,7 +133,7 @@ def evaluate(
     return summarise(predictions)
 
 
-def _end_ids(model: PreTrainedModel, processor: Any) -> list[int]:
+def end_ids(model: PreTrainedModel, processor: Any) -> list[int]:
     """Ids that end a completion: the tokenizer's and all that the checkpoint declares, as in TRL's
     trainer."""
     declared = model.generation_config.eos_token_id
@@ -141,7 +141,7 @@ def _end_ids(model: PreTrainedModel, processor: Any) -> list[int]:
     return sorted({processor.tokenizer.eos_token_id, *ids})
 
 
-def _batches(
+def prompt_batches(
     processor: Any, dataset: Dataset, rows: Sequence[int], batch_size: int, template_kwargs: dict[str, Any]
 ) -> Iterator[tuple[list[int], Any]]:
     """Dataset positions and model inputs of each batch."""

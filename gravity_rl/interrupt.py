@@ -84,7 +84,7 @@ class StopOnSignalCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         number = self._agreed()
-        if not number or state.global_step >= state.max_steps or not self.trainer.generation_is_used_up:
+        if not number or state.global_step >= state.max_steps or not self.trainer.may_save:
             return
         self.stopped_by = signal.Signals(number)
         control.should_save = control.should_training_stop = True

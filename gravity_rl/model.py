@@ -19,10 +19,12 @@ from PIL import Image
 from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, PreTrainedModel, ProcessorMixin
 
-from gravity_rl.config import ModelArguments
 from gravity_rl.processor import load_processor
+from gravity_rl.run_config import ModelArguments
 
-SHIPPED_CHECKPOINTS = {"shipped:tiny": Path(__file__).resolve().parent / "tiny" / "checkpoint"}
+_SHIPPED = Path(__file__).resolve().parent / "tiny"
+#: Name → folder: the demo's start, with its teacher's faults, and the model before them.
+SHIPPED_CHECKPOINTS = {"shipped:tiny": _SHIPPED / "checkpoint", "shipped:tiny-reader": _SHIPPED / "reader"}
 
 _SNAPSHOT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 # Image processors whose `size` counts each pixel once per temporal slot of a patch; others count it once.
@@ -118,8 +120,8 @@ def _set_pixel_budget(image_processor: Any, min_pixels: int | None, max_pixels: 
     image_processor.size = type(image_processor.size)(**size)
 
 
-def load_model(folder: Path, args: ModelArguments) -> PreTrainedModel:
-    """The policy in the configured precision.
+def load_model(folder: Path, args: ModelArguments, model_class: Any = AutoModelForImageTextToText) -> PreTrainedModel:
+    """The policy in the configured precision, as an instance of the class that ``model_class`` loads.
 
     Raises:
         ModelError: the weights are missing, damaged or of another shape, or the architecture does not read
@@ -128,7 +130,7 @@ def load_model(folder: Path, args: ModelArguments) -> PreTrainedModel:
     dtype = args.dtype if args.dtype == "auto" else getattr(torch, args.dtype)
     kwargs = {} if args.attn_implementation is None else {"attn_implementation": args.attn_implementation}
     try:
-        model = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, **kwargs)
+        model = model_class.from_pretrained(folder, dtype=dtype, **kwargs)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{folder}: the model does not load: {error}") from error
     return model

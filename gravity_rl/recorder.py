@@ -15,23 +15,18 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.tensorboard import SummaryWriter
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 from gravity_rl.data.contract import TASKS
 from gravity_rl.environment import describe_environment
 from gravity_rl.metrics import Rollout
 from gravity_rl.parsing import ConfigError
-
-if TYPE_CHECKING:
-    from trl import GRPOTrainer
-
-    from gravity_rl.config import RunConfig
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +50,12 @@ ROLLOUT_SCHEMA = pa.schema(
 )
 
 
+class Configuration(Protocol):
+    """What ``config.yaml`` is written from."""
+
+    def to_yaml(self) -> str: ...
+
+
 class RunDirectory:
     """Writes the records of one run.
 
@@ -73,7 +74,7 @@ class RunDirectory:
         self.final = path / "final"
         self.slow_samples = path / "slow_samples.jsonl"
 
-    def start(self, config: RunConfig, *, num_processes: int, device: str) -> None:
+    def start(self, config: Configuration, *, num_processes: int, device: str) -> None:
         """Write the configuration, and add this launch to ``environment.json``."""
         if not self.is_main:
             return
@@ -85,11 +86,18 @@ class RunDirectory:
         launches.append(launch | {"device": device} | describe_environment())
         write_json(file, launches)
 
-    def attach(self, trainer: GRPOTrainer) -> None:
-        """Have the trainer report its metrics here, TensorBoard's included if ``report_to`` asks for it."""
-        for callback in (ProgressCallback, PrinterCallback):  # they print all 60 metrics of every step
+    def attach(self, trainer: Trainer, printer: TrainerCallback | None = None) -> None:
+        """Have the trainer report its metrics here, TensorBoard's included if ``report_to`` asks for it.
+
+        Args:
+            trainer: whose log lines go to ``metrics.jsonl``, all but the summary at the end of a launch.
+            printer: what shows the run's progress in the terminal; by default, the :func:`gist` of every
+                log line.
+        """
+        for callback in (ProgressCallback, PrinterCallback):  # they print all metrics of every step
             trainer.remove_callback(callback)
         trainer.add_callback(_MetricsCallback(self))
+        trainer.add_callback(printer or _GistCallback())
         if "tensorboard" in trainer.args.report_to:
             trainer.remove_callback(TensorBoardCallback)  # it would write to output_dir/runs/<host and time>
             trainer.add_callback(_RunTensorBoardCallback(self))
@@ -121,7 +129,7 @@ class RunDirectory:
 
 
 class _MetricsCallback(TrainerCallback):
-    """Appends every training log line to ``metrics.jsonl``, and prints the gist of it."""
+    """Appends every log line to ``metrics.jsonl``."""
 
     def __init__(self, run: RunDirectory):
         self.run = run
@@ -134,6 +142,13 @@ class _MetricsCallback(TrainerCallback):
         # The summary that transformers logs at the end averages over this launch only; it is no step.
         if self.run.is_main and "train_runtime" not in logs:
             self.run.append_metrics(state.global_step, logs)
+
+
+class _GistCallback(TrainerCallback):
+    """Prints the gist of every log line."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and "train_runtime" not in logs:
             logger.info("step %d/%d  %s", state.global_step, state.max_steps, gist(logs))
 
 

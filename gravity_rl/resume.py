@@ -21,10 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from gravity_rl.manifest import is_complete, read_manifest, verify_checkpoint
 from gravity_rl.parsing import ConfigError, read_yaml
+from gravity_rl.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +211,27 @@ def check_restart(output_dir: Path, settings: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{output_dir} belongs to a run with other settings:\n{listed}\nRestore them, or choose another output_dir."
         )
+
+
+def choose_checkpoint(config: RunConfig, output_dir: Path, *, is_main: bool) -> Path | None:
+    """The checkpoint to continue from, None for the beginning; the main process, which holds the lock, decides.
+
+    Raises:
+        ConfigError: see :func:`resolve_resume`; or the run has other settings.
+    """
+    training = config.training
+    chosen = [resolve_resume(output_dir, training.resume_from_checkpoint) if is_main else None]
+    broadcast_object_list(chosen)
+    checkpoint = chosen[0]
+    if checkpoint is not None:
+        check_settings(checkpoint, config.course(), training.world_size)
+        if is_main:
+            logger.info("continuing from %s", checkpoint)
+        return checkpoint
+    check_restart(output_dir, config.course())
+    if training.resume_from_checkpoint and is_main:
+        logger.info("no checkpoint in %s yet: the run starts from the beginning", output_dir)
+    return None
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> str:

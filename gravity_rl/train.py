@@ -37,7 +37,7 @@ from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve
 from gravity_rl.parsing import ConfigError
 from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count, check_resumable
 from gravity_rl.recorder import RunDirectory, read_json, write_json
-from gravity_rl.resume import check_restart, check_settings, hold_run_directory, resolve_resume
+from gravity_rl.resume import choose_checkpoint, hold_run_directory
 from gravity_rl.reward_functions import RewardError, load_reward_functions
 from gravity_rl.trainer import GravityTrainer
 from rewards import score
@@ -78,7 +78,7 @@ def train(config: RunConfig) -> int:
 def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
     """Start or continue the run in its directory; see :func:`train`."""
     training = config.training
-    checkpoint = choose_checkpoint(config, run)
+    checkpoint = choose_checkpoint(config, run.path, is_main=run.is_main)
     training.distributed_state.wait_for_everyone()  # all have looked before one writes
     trainer, held_out = build_trainer(config, run)
     with closing(trainer):
@@ -93,27 +93,6 @@ def train_and_evaluate(config: RunConfig, run: RunDirectory) -> int:
     if run.is_main and before is not None and after is not None:
         print(format_results({"before": before, "after": after}))
     return 0
-
-
-def choose_checkpoint(config: RunConfig, run: RunDirectory) -> Path | None:
-    """The checkpoint to continue from, None for the beginning; the main process, which holds the lock, decides.
-
-    Raises:
-        ConfigError: see :func:`gravity_rl.resume.resolve_resume`; or the run has other settings.
-    """
-    training = config.training
-    chosen = [resolve_resume(run.path, training.resume_from_checkpoint) if run.is_main else None]
-    broadcast_object_list(chosen)
-    checkpoint = chosen[0]
-    if checkpoint is not None:
-        check_settings(checkpoint, config.course(), training.world_size)
-        if run.is_main:
-            logger.info("continuing from %s", checkpoint)
-        return checkpoint
-    check_restart(run.path, config.course())
-    if training.resume_from_checkpoint and run.is_main:
-        logger.info("no checkpoint in %s yet: the run starts from the beginning", run.path)
-    return None
 
 
 def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer, Dataset | None]:

@@ -19,8 +19,8 @@ from accelerate.utils import gather, gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, TrainerCallback
 
-from gravity_rl.checkpoint import AtomicCheckpointMixin
 from gravity_rl.config import OCR_REWARD, GravityConfig
+from gravity_rl.grpo_checkpoint import CheckpointedGRPOTrainer
 from gravity_rl.metrics import Rollout, rollout_metrics
 from gravity_rl.model import never_sampled_ids
 from gravity_rl.parsing import ConfigError
@@ -28,7 +28,7 @@ from gravity_rl.recorder import RunDirectory
 from gravity_rl.reward_functions import RecordedOCRReward, RewardError, RewardFunction
 
 
-class GravityTrainer(AtomicCheckpointMixin):
+class GravityTrainer(CheckpointedGRPOTrainer):
     """Thin subclass of ``GRPOTrainer`` with exact checkpoints; see the module docstring.
 
     Args:

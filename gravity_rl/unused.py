@@ -7,7 +7,7 @@ an error that says what to do instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gravity_rl.parsing import ConfigError
@@ -60,17 +60,29 @@ ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+def reason_unused(name: str) -> str | None:
+    """Why the setting never has an effect on GRPO training; None if it has one."""
+    return UNUSED.get(name) or (_NO_ENGINE if name.startswith("vllm_") else None)
+
+
 def is_unused(name: str) -> bool:
-    """Whether the setting never has an effect."""
-    return name in UNUSED or name.startswith("vllm_")
+    """Whether the setting never has an effect on GRPO training."""
+    return reason_unused(name) is not None
 
 
-def refuse_unused(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+def refuse_unused(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    reason: Callable[[str], str | None],
+    only_with: Mapping[str, tuple[str, tuple[Any, ...]]],
+) -> None:
     """Check that no setting without effect differs from its default.
 
     Args:
         given: setting → value.
         defaults: setting → default.
+        reason: why a setting never has an effect; None for one that has.
+        only_with: setting → (other setting, its values that make this one count).
 
     Raises:
         ConfigError: naming the setting and the reason.
@@ -78,9 +90,10 @@ def refuse_unused(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None
     for name, value in given.items():
         if value == defaults[name]:
             continue
-        if is_unused(name):
-            raise ConfigError(f"{name}: {value!r} is not supported: {UNUSED.get(name, _NO_ENGINE)}")
-        other, values = ONLY_WITH.get(name, ("", ()))
+        why = reason(name)
+        if why is not None:
+            raise ConfigError(f"{name}: {value!r} is not supported: {why}")
+        other, values = only_with.get(name, ("", ()))
         if other and given[other] not in values:
             expected = " or ".join(map(repr, values))
             raise ConfigError(

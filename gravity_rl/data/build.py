@@ -1,8 +1,9 @@
 """From a `DataConfig` to the dataset that the trainer reads: read, validate, mix, assemble.
 
 The result has the columns that TRL's `GRPOTrainer` expects (`prompt` as a conversation, `image`) and those
-that the rewards and the rollout record need (`task`, `reference`, `id`, `source`). It is a plain
-`datasets.Dataset`: it can be sharded, selected from, pickled and read by dataloader workers.
+that the rewards and the rollout record need (`task`, `reference`, `id`, `source`), and `glyphs` where a row
+has them. It is a plain `datasets.Dataset`: it can be sharded, selected from, pickled and read by dataloader
+workers.
 """
 
 import logging
@@ -33,11 +34,12 @@ logger = logging.getLogger(__name__)
 
 Split = Literal["train", "eval"]
 COLUMNS = ("prompt", "image", "task", "reference", "id", "source")
+_STRING_COLUMNS = ("task", "reference", "id", "source", "glyphs")
 
 _TEXT_FEATURES = datasets.Features(
     {
         "prompt": datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")}),
-        **{name: datasets.Value("string") for name in ("task", "reference", "id", "source")},
+        **{name: datasets.Value("string") for name in _STRING_COLUMNS},
     }
 )
 # Held-out rows must not change with the training seed, or runs could not be compared.
@@ -67,8 +69,9 @@ def load_ocr_dataset(
 
     Returns:
         Dataset with the columns `COLUMNS`. `prompt` is `[{"role": "user", "content": …}]`, `image` is decoded
-        to an RGB PIL image when a row is read, the others are strings. The same arguments give the same rows
-        in the same order on every rank.
+        to an RGB PIL image when a row is read, the others are strings. If any row of the sources has `glyphs`,
+        that is a column as well, null for the rows without. The same arguments give the same rows in the same
+        order on every rank.
 
     Raises:
         DataError: some data cannot be used; lists everything that is wrong.
@@ -176,12 +179,11 @@ def _assemble(sources: Sequence[Source], prompts: dict[str, str]) -> datasets.Da
                 [{"role": "user", "content": record.prompt or prompts.get(record.task, "")}]
                 for record in source.records
             ],
-            **{
-                name: [getattr(record, name) for record in source.records]
-                for name in ("task", "reference", "id", "source")
-            },
+            **{name: [getattr(record, name) for record in source.records] for name in _STRING_COLUMNS},
         }
         images = source.images.cast_column("image", datasets.Image())
         text_columns = datasets.Dataset.from_dict(text, features=_TEXT_FEATURES)
         parts.append(datasets.concatenate_datasets([text_columns, images], axis=1))
-    return datasets.concatenate_datasets(parts).select_columns(list(COLUMNS))
+    has_glyphs = any(record.glyphs is not None for source in sources for record in source.records)
+    columns = [*COLUMNS, "glyphs"] if has_glyphs else list(COLUMNS)
+    return datasets.concatenate_datasets(parts).select_columns(columns)

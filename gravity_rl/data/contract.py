@@ -15,7 +15,7 @@ from typing import Any
 TASKS = ("text", "table", "formula")
 ALIASES = {"task": "task_type", "reference": "target"}
 REQUIRED_COLUMNS = ("image", "task", "reference")
-OPTIONAL_COLUMNS = ("prompt", "id", "source")
+OPTIONAL_COLUMNS = ("prompt", "id", "source", "glyphs")
 TEXT_COLUMNS = ("task", "reference", *ALIASES.values(), *OPTIONAL_COLUMNS)
 
 PRINTED_PROBLEMS = 50
@@ -70,7 +70,13 @@ class DataError(ValueError):
 
 @dataclass(slots=True)
 class Record:
-    """The text fields of one row. A field with a problem holds an empty value and the row is never used."""
+    """The text fields of one row. A field with a problem holds an empty value and the row is never used.
+
+    Attributes:
+        glyphs: one character for each merged image token, row by row from the top left, a space where nothing is
+            drawn; None if the row does not say. Its length depends on the image processor and is checked where the
+            images are processed.
+    """
 
     origin: str
     row: int
@@ -79,6 +85,7 @@ class Record:
     prompt: str | None
     id: str
     source: str
+    glyphs: str | None
 
 
 def shorten(value: object, limit: int = 80) -> str:
@@ -173,6 +180,7 @@ def parse_record(values: Mapping[str, Any], origin: str, row: int) -> tuple[Reco
         prompt=reader.prompt(),
         id=reader.identifier(),
         source=reader.string("source") or origin,
+        glyphs=reader.string("glyphs"),
     )
     return record, reader.problems
 

@@ -1,13 +1,13 @@
 """The knobs of the crop generator, and named settings of them.
 
 A knob is a range or a probability; everything random is drawn from one seed, so a crop is a pure function of
-(knobs, task, split, seed). ``PRESETS["tiny"]`` is what the shipped tiny model is trained on; ``"standard"`` and
-``"dense"`` go far beyond what a model of that size can read.
+(knobs, task, split, seed). ``PRESETS["tiny"]`` is what the shipped tiny model is trained on, ``"tiny-easy"`` what a
+model that cannot read yet starts with; ``"standard"`` and ``"dense"`` go far beyond what a model of that size can read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -67,27 +67,30 @@ class CropKnobs:
     """smallest and largest font size of a formula"""
 
 
+_TINY = CropKnobs(
+    fonts=("DejaVu Sans Mono",),
+    font_px=(14, 16),
+    grid_px=16,
+    glyph_jitter=1.0,
+    rotation_deg=0.0,
+    noise=4.0,
+    blur=0.0,
+    ink=(0, 60),
+    margin=(0, 0),
+    size_multiple=16,
+    lines=(1, 3),
+    line_chars=(6, 13),
+    rows=(2, 4),
+    cols=(2, 3),
+    cell_chars=(1, 3),
+    formula_terms=2,
+    formula_depth=1,
+    formula_px=(24, 26),
+)
+
 PRESETS: dict[str, CropKnobs] = {
-    "tiny": CropKnobs(
-        fonts=("DejaVu Sans Mono",),
-        font_px=(14, 16),
-        grid_px=16,
-        glyph_jitter=1.0,
-        rotation_deg=0.0,
-        noise=4.0,
-        blur=0.0,
-        ink=(0, 60),
-        margin=(0, 0),
-        size_multiple=16,
-        lines=(1, 3),
-        line_chars=(6, 13),
-        rows=(2, 4),
-        cols=(2, 3),
-        cell_chars=(1, 3),
-        formula_terms=2,
-        formula_depth=1,
-        formula_px=(24, 26),
-    ),
+    "tiny": _TINY,
+    "tiny-easy": replace(_TINY, lines=(1, 1), line_chars=(3, 8), rows=(1, 2), cols=(2, 2), formula_terms=1),
     "standard": CropKnobs(),
     "dense": CropKnobs(
         font_px=(11, 16),

@@ -20,7 +20,8 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
 from trl import GRPOConfig
 
-from gravity_rl.checkpoint import AtomicCheckpointMixin, CheckpointError
+from gravity_rl.checkpoint import CheckpointError
+from gravity_rl.grpo_checkpoint import CheckpointedGRPOTrainer
 from gravity_rl.manifest import file_entry
 from gravity_rl.parsing import ConfigError
 from gravity_rl.resume import check_restart, check_settings, clean_run_directory, hold_run_directory, resolve_resume
@@ -49,7 +50,7 @@ def make_trainer(model: Path, output_dir: Path, *callbacks: TrainerCallback, **s
         "max_completion_length": 4, "max_steps": 4, "save_steps": 1, "learning_rate": 1e-3, "use_cpu": True,
         "bf16": False, "report_to": "none", "gradient_checkpointing": False,
     }  # fmt: skip
-    return AtomicCheckpointMixin(
+    return CheckpointedGRPOTrainer(
         model=str(model),
         reward_funcs=distinct_characters,
         args=GRPOConfig(output_dir=str(output_dir), **(defaults | settings)),
@@ -168,7 +169,7 @@ def test_signal_waits_until_the_generation_is_used_up(tiny_checkpoint: Path, tmp
 
 def test_checkpoint_within_a_generation_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     trainer = make_trainer(tiny_checkpoint, tmp_path, num_iterations=2)
-    with pytest.raises(RuntimeError, match="step 1 is in the middle of a generation batch"):
+    with pytest.raises(RuntimeError, match="checkpoint of step 1 would not hold all"):
         trainer.train()
 
 

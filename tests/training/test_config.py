@@ -20,7 +20,7 @@ from rewards import RewardConfig
 from rewards.types import ROBUST
 
 CONFIGS = resource_dir("configs")
-RUNS = sorted(CONFIGS.glob("*.yaml"))
+RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if not path.stem.startswith("adapt_"))
 PUBLISHED: dict[str, Any] = {
     "num_generations": 28,
     "generation_batch_size": 24 * 28,

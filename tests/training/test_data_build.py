@@ -124,6 +124,25 @@ def test_row_prompt_and_own_prompt_files(in_empty_folder):
     assert [prompt[0]["content"] for prompt in dataset["prompt"]] == ["Read the table.", "Only here:"]
 
 
+def test_glyphs_are_a_column_if_any_row_has_them(caplog):
+    caplog.set_level(logging.INFO)
+    write_jsonl("a.jsonl", ["text"], glyphs=None)
+    write_jsonl("b.jsonl", ["text"], glyphs=" a ")
+    assert tuple(load("a.jsonl", split="eval").column_names) == COLUMNS
+    dataset = load("a.jsonl", "b.jsonl", split="eval")
+    assert tuple(dataset.column_names) == (*COLUMNS, "glyphs")
+    assert [row["glyphs"] for row in dataset] == [None, " a "]
+    assert "glyphs" not in caplog.text  # it would be listed among the ignored columns
+    dataset.with_format(None).remove_columns("prompt").save_to_disk("saved")
+    dataset.with_format(None).remove_columns("prompt").to_parquet("c.parquet")
+    for name in ("saved", "c.parquet"):
+        assert load(name, split="eval")["glyphs"][:] == [None, " a "]
+
+
+def test_glyphs_of_a_wrong_type_are_reported():
+    assert problems_of(write_jsonl("a.jsonl", ["text"], glyphs=3)) == [("a.jsonl", 1, "glyphs", "not a string")]
+
+
 def test_images_stay_on_disk_until_a_row_is_read(in_empty_folder):
     dataset = load(write_jsonl("a.jsonl", ["text"] * 3), split="eval")
     stored = dataset.with_format(None).cast_column("image", datasets.Image(decode=False))

@@ -79,6 +79,20 @@ def test_prompt_source_and_id_types():
     assert problems_of(task="text", reference="x", id=True) == [("id", "not a string")]
 
 
+def test_glyphs_are_an_optional_string():
+    row = {"task": "text", "reference": "a b"}
+    for given, expected in (
+        ({}, None),
+        ({"glyphs": None}, None),
+        ({"glyphs": "a b \0"}, "a b \0"),
+        ({"glyphs": ""}, ""),
+    ):
+        record, problems = parse_record({**row, **given}, "rows.jsonl", 1)
+        assert (record.glyphs, problems) == (expected, [])
+    assert problems_of(**row, glyphs=["a", "b"]) == [("glyphs", "not a string")]
+    assert problems_of(**row, glyphs="a\ud800") == [("glyphs", "not valid Unicode: lone surrogate")]
+
+
 def test_integer_id_becomes_a_string():
     record, problems = parse_record({"task": "text", "reference": "x", "id": 0}, "rows.jsonl", 1)
     assert (record.id, problems) == ("0", [])

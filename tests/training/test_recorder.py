@@ -6,10 +6,14 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from transformers import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler
 
 from gravity_rl.config import RunConfig
 from gravity_rl.environment import describe_environment
@@ -133,6 +137,39 @@ def test_rescore_without_a_run_is_a_clear_error(tmp_path: Path, capsys: pytest.C
 def test_gist_names_the_tasks_that_were_trained() -> None:
     line = gist({"reward": 0.5, "rewards/table/mean": 0.25, "completions/clipped_ratio": 0.1, "kl": None})
     assert line == "reward 0.500 (table 0.250)  truncated 10%"
+
+
+class FakeTrainer:
+    """As much of a trainer as ``RunDirectory.attach`` touches."""
+
+    def __init__(self) -> None:
+        self.args = SimpleNamespace(report_to=[])
+        self.handler = CallbackHandler([DefaultFlowCallback()], None, None, None, None)
+        self.add_callback, self.remove_callback = self.handler.add_callback, self.handler.remove_callback
+
+    def log(self, step: int, logs: dict[str, float]) -> None:
+        state = TrainerState(global_step=step, max_steps=2)
+        self.handler.on_log(self.args, state, TrainerControl(), logs)  # type: ignore[arg-type]
+
+
+class Bar(TrainerCallback):
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        print("bar", state.global_step)
+
+
+def test_progress_is_shown_by_gist_or_by_the_printer_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO")
+    for name, printer in (("gist", None), ("bar", Bar())):
+        trainer, run = FakeTrainer(), RunDirectory(tmp_path / name)
+        run.path.mkdir()
+        run.attach(trainer, printer)  # type: ignore[arg-type]
+        trainer.log(1, {"reward": 0.5})
+        trainer.log(2, {"train_runtime": 1.0})
+        assert read_metrics(run.path) == [{"step": 1, "reward": 0.5}]
+    assert [record.getMessage() for record in caplog.records] == ["step 1/2  reward 0.500 ()"]
+    assert capsys.readouterr().out == "bar 1\nbar 2\n"
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"loss": 1}', '{"step": "1"}', "\udcff"])

@@ -14,7 +14,8 @@ from gravity_rl.data import load_ocr_dataset
 from gravity_rl.data.config import DataConfig
 from gravity_rl.synth.__main__ import main, task_counts
 from gravity_rl.synth.crops import TASKS, crop_seed, sample_crop
-from gravity_rl.synth.draw import load_font
+from gravity_rl.synth.draw import Glyph, load_font
+from gravity_rl.synth.glyphs import glyph_string
 from gravity_rl.synth.knobs import PRESETS
 from gravity_rl.synth.split import SPLITS, split_of
 from gravity_rl.synth.table import sample_table
@@ -126,6 +127,41 @@ def test_knobs_change_the_picture():
     assert multiple.width % 28 == multiple.height % 28 == 0
 
 
+def test_the_glyph_nearest_to_the_middle_of_a_square_counts():
+    glyphs = (
+        Glyph("a", 2, 8),
+        Glyph("b", 9, 8),
+        Glyph("c", 3, 8),
+        Glyph("≠", 20, 24),
+        Glyph("a", 40, 8),
+        Glyph("a", -1, 8),
+    )
+    assert glyph_string(glyphs, 32, 48, 16) == "b  ≠  "
+    assert glyph_string((), 48, 16, 16) == "   "
+
+
+@pytest.mark.parametrize("size", [(33, 32), (32, 24)])
+def test_glyph_squares_must_fill_the_crop(size):
+    with pytest.raises(ValueError, match="is not made of squares of 16x16"):
+        glyph_string((), *size, 16)
+
+
+def test_glyphs_of_a_text_crop_on_the_grid_are_its_lines():
+    for crop in crops("text", "train", 5):
+        columns = crop.image.width // 16
+        squares = glyph_string(crop.glyphs, *crop.image.size, 16)
+        lines = [squares[start : start + columns].rstrip() for start in range(0, len(squares), columns)]
+        assert lines == crop.reference.split("\n")
+
+
+def test_the_easy_preset_holds_little():
+    for crop in crops("text", "train", 10, PRESETS["tiny-easy"]):
+        assert len(crop.reference) <= 8
+        assert "\n" not in crop.reference
+    for crop in crops("table", "train", 10, PRESETS["tiny-easy"]):
+        assert crop.reference.count("<tr>") <= 2
+
+
 def test_a_missing_font_is_an_error():
     with pytest.raises(ValueError, match="No Such Font"):
         load_font("No Such Font", 12)
@@ -152,3 +188,44 @@ def test_the_command_writes_a_dataset_that_loads(tmp_path):
         rows = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text("utf-8").splitlines()]
         assert {row["id"] for row in rows} == set(dataset["id"])
         assert all(Image.open(tmp_path / row["image"]).width % 16 == 0 for row in rows)
+
+
+def written(folder, *arguments):
+    """The rows of the training and the held-out split, and the bytes of all images, that the command writes."""
+    main(["--out", str(folder), "--train", "24", "--heldout", "6", "--preset", "tiny", *arguments])
+    splits = [
+        [json.loads(line) for line in (folder / f"{split}.jsonl").read_text("utf-8").splitlines()] for split in SPLITS
+    ]
+    return *splits, {row["image"]: (folder / row["image"]).read_bytes() for rows in splits for row in rows}
+
+
+def test_any_number_of_workers_renders_the_same(tmp_path):
+    arguments = ("--teacher", "noisy", "--glyph-square", "16")
+    assert written(tmp_path / "1", *arguments) == written(tmp_path / "2", *arguments, "--workers", "2")
+
+
+def test_the_noisy_teacher_writes_training_references_only(tmp_path):
+    train, heldout, images = written(tmp_path / "exact")
+    noisy_train, noisy_heldout, noisy_images = written(tmp_path / "noisy", "--teacher", "noisy")
+    changed = sum(row["reference"] != noisy["reference"] for row, noisy in zip(train, noisy_train, strict=True))
+    assert 4 < changed < 20
+    assert (noisy_heldout, noisy_images) == (heldout, images)
+
+
+def test_the_glyph_column_has_a_character_a_square(tmp_path):
+    plain, _, _ = written(tmp_path / "plain")
+    assert "glyphs" not in plain[0]
+    main(["--out", str(tmp_path), "--train", "3", "--heldout", "0", "--glyph-square", "28", "--seed", "5"])
+    dataset = load_ocr_dataset(DataConfig(train_data=[str(tmp_path / "train.jsonl")]), split="train", seed=0)
+    for row in dataset:
+        assert row["image"].width % 28 == row["image"].height % 28 == 0
+        assert len(row["glyphs"]) == row["image"].width * row["image"].height / 28**2
+        assert row["glyphs"].strip()
+
+
+@pytest.mark.parametrize("arguments", [("--workers", "0"), ("--glyph-square", "-1"), ("--train", "-1")])
+def test_numbers_out_of_range_are_refused(arguments, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path / "out"), *arguments])
+    assert arguments[0] in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,197 @@
+"""Joint AR + block-diffusion training: gives a GLM-OCR-class checkpoint its drafter.
+
+    accelerate launch gravity_rl/adapt.py --config configs/adapt_tiny_cpu.yaml
+    accelerate launch -m gravity_rl.adapt --config configs/adapt_16xh100.yaml --output_dir runs/joint
+
+One forward of a packed row trains two paths of the same weights: the AR path, and the diffusion path that drafts blocks
+for it (paper section 2). The result is a checkpoint that stock transformers loads, with ``block_diffusion.json`` beside
+it. ``docs/JOINT.md`` explains the method and every stage, ``docs/RUN_DIRECTORY.md`` what a run leaves behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import set_seed
+from transformers.utils.logging import disable_progress_bar
+
+from gravity_rl.checkpoint import CheckpointError
+from gravity_rl.data import DataError
+from gravity_rl.data.config import DataConfig
+from gravity_rl.evaluate import load_split
+from gravity_rl.joint.config import JointConfig, parse_joint_config
+from gravity_rl.joint.drafter import BlockDiffusion, add_mask_token, load_glm_ocr, read_block_diffusion
+from gravity_rl.joint.evaluate import Decoding, format_table, read_crops, summarise, write_crops
+from gravity_rl.joint.modeling import JointGlmOcr, LossSettings
+from gravity_rl.joint.prompts import PromptRenderer
+from gravity_rl.joint.rows import PackedRows, RowSettings
+from gravity_rl.joint.stages import build_stages
+from gravity_rl.joint.trainer import JointTrainer
+from gravity_rl.launcher import start_missing_processes
+from gravity_rl.model import ModelError, load_ocr_processor, resolve_checkpoint
+from gravity_rl.parsing import ConfigError
+from gravity_rl.recorder import RunDirectory, write_json
+from gravity_rl.resume import choose_checkpoint, hold_run_directory
+from gravity_rl.run_config import RunConfig
+from rewards import score
+
+USER_ERRORS = (ConfigError, DataError, ModelError, CheckpointError)
+
+
+def adapt(config: RunConfig) -> int:
+    """Run what the configuration describes.
+
+    Returns:
+        Exit status: 0, or 128 + signal number if a signal stopped the run after a checkpoint.
+
+    Raises:
+        ConfigError, DataError, ModelError, CheckpointError: what the user has to change.
+    """
+    training = config.training
+    set_seed(training.seed)
+    is_main = training.process_index == 0
+    output_dir = Path(training.output_dir)
+    with hold_run_directory(output_dir) if is_main else nullcontext():
+        run = RunDirectory(output_dir, is_main=is_main)
+        checkpoint = choose_checkpoint(config, run.path, is_main=is_main)
+        training.distributed_state.wait_for_everyone()  # all have looked before one writes
+        trainer, read_held_out = build_trainer(config, run)
+        run.start(config, num_processes=training.world_size, device=str(training.device))
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if trainer.stop_on_signal.stopped_by is not None:
+            return 128 + trainer.stop_on_signal.stopped_by
+        trainer.save_final(run.final)
+        if read_held_out is not None:
+            read_held_out(trainer, training.max_steps, show=True)
+    return 0
+
+
+def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[JointTrainer, HeldOut | None]:
+    """The trainer, and what reads the held-out crops if there are any; data are checked before the model is loaded."""
+    training, data = config.training, config.data
+    folder = resolve_checkpoint(config.model.model_name_or_path, config.model.revision)
+    existing = read_block_diffusion(folder)
+    processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+    renderer = PromptRenderer(processor)
+    load = partial(load_split, split="train", seed=training.seed, tokenizer=processor.tokenizer)
+    stages = build_stages(training, data, load, renderer)
+    held_out = load_held_out(config) if data.eval_data else None
+    model = load_glm_ocr(folder, config.model, JointGlmOcr)
+    mask_id = add_mask_token(model, processor, training.seed, existing)
+    drafter = BlockDiffusion(training.block_size, mask_id, training.ar_loss_weight, training.mask_schedule)
+    mask_kind = resolve_attention(training)
+    model.set_loss(
+        LossSettings(
+            ar_loss_weight=training.ar_loss_weight,
+            diffusion_loss_weight=training.diffusion_loss_weight,
+            mask_kind=mask_kind,
+            blank_id=processor.tokenizer.convert_tokens_to_ids(" "),
+            blank_weight=training.blank_glyph_weight,
+        )
+    )
+    settings = RowSettings(
+        block_size=training.block_size,
+        mask_schedule=training.mask_schedule,
+        random_phase=training.random_block_phase,
+        supervise_every_eos=training.supervise_every_eos,
+        mask_id=mask_id,
+        eos_id=processor.tokenizer.eos_token_id,
+        image_token_id=model.config.image_token_id,
+        merge_size=processor.image_processor.merge_size,
+        seed=training.seed,
+        padded_tokens=training.row_tokens if mask_kind == "flex" else None,
+    )
+    rows_of_step = training.gradient_accumulation_steps * training.world_size
+    rows = PackedRows(stages, renderer, settings, warm_up_rows=training.vision_warmup_steps * rows_of_step)
+    reader = None if held_out is None else HeldOut(held_out, config, drafter, run)
+    trainer = JointTrainer(
+        model=model,
+        args=training,
+        rows=rows,
+        processor=processor,
+        drafter=drafter,
+        run=run,
+        read_held_out=reader,
+        settings=config.course(),
+    )
+    return trainer, reader
+
+
+def resolve_attention(training: JointConfig) -> str:
+    """The form of the mask: as configured, or flex on a GPU and sdpa elsewhere."""
+    if training.attention != "auto":
+        return training.attention
+    return "flex" if training.device.type == "cuda" else "sdpa"
+
+
+def load_held_out(config: RunConfig) -> Dataset:
+    """The held-out crops, whose references have to score 1 against themselves."""
+    data: DataConfig = config.data
+    return load_split(data, split="eval", check_scores=True, scorer=partial(score, config=config.rewards))
+
+
+class HeldOut:
+    """Reads the held-out crops greedily with the current weights and writes what came out.
+
+    Args:
+        dataset: the crops.
+        config: of the run.
+        drafter: how the checkpoint drafts.
+        run: gets ``evaluation/step_N.json`` and ``.parquet``.
+    """
+
+    def __init__(self, dataset: Dataset, config: RunConfig, drafter: BlockDiffusion, run: RunDirectory):
+        self.dataset, self.config, self.drafter, self.run = dataset, config, drafter, run
+
+    def __call__(self, trainer: Any, step: int, *, show: bool = False) -> dict[str, float]:
+        """Metrics ``heldout/<task>/<name>``.
+
+        Args:
+            trainer: has the model.
+            step: optimiser steps done.
+            show: print the result as a table.
+        """
+        training = self.config.training
+        decoding = Decoding(
+            mask_id=self.drafter.mask_id,
+            block_size=training.evaluation_block_size or training.block_size,
+            batch_size=training.evaluation_batch_size,
+            max_new_tokens=training.evaluation_max_new_tokens,
+            autocast_dtype=torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else None,
+        )
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with model.decoding():
+            crops = read_crops(model, trainer.processing_class, self.dataset, self.config.rewards, decoding)
+        result = summarise(crops)
+        if self.run.is_main:
+            write_json(self.run.evaluation / f"step_{step:06d}.json", result)
+            write_crops(self.run.evaluation / f"step_{step:06d}.parquet", crops)
+            if show:
+                print(format_table({"greedy": result}))
+        return {f"heldout/{task}/{name}": value for task, values in result.items() for name, value in values.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # the version is pinned
+    disable_progress_bar()  # of transformers: loading and saving a few files
+    try:
+        start_missing_processes()
+        return adapt(parse_joint_config(sys.argv[1:] if argv is None else argv))
+    except USER_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

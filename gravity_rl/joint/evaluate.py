@@ -1,0 +1,234 @@
+"""Held-out crops read by a checkpoint that drafts for itself: reward, accepted drafts and tokens per forward, by task.
+
+Greedy decoding commits the verifier's own predictions, so the reward at temperature 0 is that of AR greedy decoding.
+Joint training runs this every ``evaluation_steps``; on its own:
+
+    python -m gravity_rl.joint.evaluate --model_name_or_path shipped:tiny --eval_data heldout.jsonl
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from datasets import Dataset
+
+from gravity_rl.data import DataError
+from gravity_rl.data.config import DataConfig
+from gravity_rl.decoding import generate
+from gravity_rl.evaluate import end_ids, load_split, prompt_batches
+from gravity_rl.joint.drafter import load_glm_ocr, require_drafter
+from gravity_rl.model import ModelError, load_ocr_processor, never_sampled_ids, resolve_checkpoint
+from gravity_rl.parsing import ConfigError, StrictParser
+from gravity_rl.recorder import write_json, write_table
+from gravity_rl.run_config import ModelArguments
+from rewards import RewardConfig, score
+from rewards.adapters.trl import OCRReward
+
+
+@dataclass(frozen=True)
+class DraftedCrop:
+    """A held-out crop as the model read it.
+
+    Attributes:
+        row, id, task, reference: the crop.
+        completion, reward: what was read, and its reward.
+        tokens: committed tokens, the end token included.
+        rounds: rounds of drafting and verifying, two forwards each.
+        accepted: accepted drafts of all rounds.
+        truncated: whether the limit cut the completion.
+    """
+
+    row: int
+    id: str
+    task: str
+    reference: str
+    completion: str
+    reward: float
+    tokens: int
+    rounds: int
+    accepted: int
+    truncated: bool
+
+
+@dataclass
+class Decoding:
+    """How held-out crops are read."""
+
+    mask_id: int
+    block_size: int
+    batch_size: int
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    autocast_dtype: torch.dtype | None = None
+
+
+def read_crops(
+    model: Any, processor: Any, dataset: Dataset, config: RewardConfig, decoding: Decoding
+) -> list[DraftedCrop]:
+    """Read all crops by self-speculation; every process takes a share and gets the whole result.
+
+    Args:
+        model: the unwrapped, unsharded model; its training mode is restored afterwards.
+        processor: its processor.
+        dataset: rows with columns prompt, image, task, reference, id, source.
+        config: constants of the reward.
+        decoding: how to decode.
+    """
+    state = PartialState()
+    texts = dataset.select_columns(["id", "task", "reference"]).with_format(None).to_list()
+    order = sorted(range(len(texts)), key=lambda row: (-len(texts[row]["reference"]), row))  # similar lengths
+    local: list[DraftedCrop] = []
+    ends = end_ids(model, processor)
+    autocast = torch.autocast(
+        model.device.type, dtype=decoding.autocast_dtype, enabled=decoding.autocast_dtype is not None
+    )
+    mine = order[state.process_index :: state.num_processes]
+    for rows, inputs in prompt_batches(processor, dataset, mine, decoding.batch_size, {}):
+        with autocast:
+            output = generate(
+                model, inputs.to(model.device), method="self_spec", block_size=decoding.block_size,
+                mask_id=decoding.mask_id, temperature=decoding.temperature, seed=decoding.seed, row_ids=rows,
+                max_new_tokens=decoding.max_new_tokens, eos_token_ids=ends,
+                banned_token_ids=sorted({*never_sampled_ids(model, processor.tokenizer), decoding.mask_id}),
+            )  # fmt: skip
+        crops = [texts[row] for row in rows]
+        completions = processor.batch_decode([ids.tolist() for ids in output.sequences], skip_special_tokens=True)
+        scores = OCRReward(config).scores(
+            completions, *([crop[name] for crop in crops] for name in ("task", "reference"))
+        )
+        for index, (row, crop, completion) in enumerate(zip(rows, crops, completions, strict=True)):
+            ids, counts = output.sequences[index].tolist(), output.row_stats[index]
+            local.append(
+                DraftedCrop(
+                    row=row,
+                    completion=completion,
+                    reward=scores[index].value,
+                    tokens=len(ids),
+                    rounds=counts.rounds,
+                    accepted=sum(number * count for number, count in enumerate(counts.accepted)),
+                    truncated=ids[-1] not in ends,
+                    **crop,
+                )
+            )
+    return sorted(gather_object(local), key=lambda crop: crop.row)
+
+
+def summarise(crops: Sequence[DraftedCrop]) -> dict[str, dict[str, float]]:
+    """Task or ``all`` → number of crops, and means: reward, tokens and accepted drafts a round, TPF, length, truncated.
+
+    Rounds are counted over the task's crops together; TPF counts the two forwards of each round, without prefill.
+    """
+    groups = {"all": list(crops)} | {
+        task: [c for c in crops if c.task == task] for task in sorted({c.task for c in crops})
+    }
+    return {name: _means(group) for name, group in groups.items()}
+
+
+def _means(crops: Sequence[DraftedCrop]) -> dict[str, float]:
+    tokens, rounds = sum(crop.tokens for crop in crops), sum(crop.rounds for crop in crops)
+    return {
+        "crops": len(crops),
+        "reward": sum(crop.reward for crop in crops) / len(crops),
+        "tokens_per_round": tokens / rounds,
+        "accepted_per_round": sum(crop.accepted for crop in crops) / rounds,
+        "tpf": tokens / (2 * rounds),
+        "length": tokens / len(crops),
+        "truncated": sum(crop.truncated for crop in crops) / len(crops),
+    }
+
+
+def write_crops(file: Path, crops: Sequence[DraftedCrop]) -> None:
+    """Write every crop as Parquet."""
+    write_table(file, pa.Table.from_pylist([asdict(crop) for crop in crops]))
+
+
+@dataclass
+class DraftEvaluation:
+    """Settings of the stand-alone evaluation."""
+
+    output_dir: str = field(default="runs/drafting", metadata={"help": "Folder for drafting.json and the predictions."})
+    block_size: int | None = field(
+        default=None, metadata={"help": "Drafted tokens of a round. Default: the checkpoint's."}
+    )
+    temperatures: list[float] = field(
+        default_factory=lambda: [0.0, 1.0], metadata={"help": "Temperatures to read at; 0 is greedy."}
+    )
+    max_completion_length: int = field(default=8448, metadata={"help": "Completion limit, in tokens."})
+    evaluation_batch_size: int = field(default=64, metadata={"help": "Crops read together on one device."})
+    evaluation_seed: int = field(default=0, metadata={"help": "Seed of the samples."})
+    bf16: bool = field(default=False, metadata={"help": "Run the forward in bfloat16 mixed precision."})
+    use_cpu: bool = field(default=False, metadata={"help": "Use the CPU even where there is a GPU."})
+
+    def __post_init__(self) -> None:
+        if not self.output_dir:
+            raise ConfigError("output_dir is empty: name the folder that the result is written to")
+        least = {"max_completion_length": 1, "evaluation_batch_size": 1, "evaluation_seed": 0, "block_size": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ConfigError(f"{name}: {value} must be at least {bound}")
+        if not self.temperatures or not all(0 <= value < 100 for value in self.temperatures):
+            raise ConfigError(f"temperatures: {self.temperatures} must be numbers of at least 0")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        parser = StrictParser(
+            [DraftEvaluation, ModelArguments, DataConfig, RewardConfig], description="Held-out crops, drafted."
+        )
+        run, model_args, data, rewards = parser.parse(sys.argv[1:] if argv is None else argv)
+        state = PartialState(cpu=run.use_cpu)
+        folder = resolve_checkpoint(model_args.model_name_or_path, model_args.revision)
+        drafter = require_drafter(folder)
+        processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+        scorer = partial(score, config=rewards)
+        dataset = load_split(data, split="eval", seed=run.evaluation_seed, check_scores=True, scorer=scorer)
+        model = load_glm_ocr(folder, model_args).to(state.device)
+        require_drafter(folder, model.get_input_embeddings().num_embeddings)
+        Path(run.output_dir).mkdir(parents=True, exist_ok=True)
+    except (ConfigError, DataError, ModelError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    results = {}
+    for temperature in run.temperatures:
+        decoding = Decoding(
+            drafter.mask_id, run.block_size or drafter.bd_size, run.evaluation_batch_size, run.max_completion_length,
+            temperature, run.evaluation_seed, torch.bfloat16 if run.bf16 else None,
+        )  # fmt: skip
+        crops = read_crops(model, processor, dataset, rewards, decoding)
+        results[f"temperature {temperature:g}"] = summarise(crops)
+        if state.is_main_process:
+            write_crops(Path(run.output_dir) / f"temperature_{temperature:g}.parquet", crops)
+    if state.is_main_process:
+        write_json(Path(run.output_dir) / "drafting.json", results)
+        print(format_table(results))
+    state.destroy_process_group()
+    return 0
+
+
+def format_table(results: dict[str, dict[str, dict[str, float]]]) -> str:
+    """A table of the results, a line for each decoding and task."""
+    names = ("crops", "reward", "tokens_per_round", "accepted_per_round", "tpf", "length", "truncated")
+    lines = [f"{'':24}" + "".join(f"{name:>20}" for name in names)]
+    for decoding, tasks in results.items():
+        for task, values in tasks.items():
+            cells = "".join(f"{values[name]:>20.3f}" if name != "crops" else f"{values[name]:>20}" for name in names)
+            lines.append(f"{decoding + ' ' + task:24}" + cells)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

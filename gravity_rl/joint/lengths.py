@@ -1,0 +1,119 @@
+"""How many forward tokens each sample takes, from the image header and the reference, before any image is decoded.
+
+Packing needs the lengths of the whole dataset. A sample that cannot be trained on (no response, a response over the
+cap, longer than a row) has length 0 and is counted by reason; nothing is dropped without a word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from datasets import Dataset, Image
+from PIL import Image as PILImage
+from tqdm import tqdm
+
+from gravity_rl.joint.corruption import MASK_SCHEDULES
+from gravity_rl.joint.prompts import PromptRenderer
+
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # EXIF tag, and its values that swap width and height
+
+
+@dataclass(frozen=True)
+class RowBudget:
+    """What a sample may take.
+
+    Attributes:
+        row_tokens: forward tokens of a row; the prefix counts once, the response once for each stream.
+        max_response_tokens: longest response, in tokens of the reference.
+        block_size: end tokens appended to every response (B).
+        mask_schedule: decides the number of corrupted streams.
+    """
+
+    row_tokens: int
+    max_response_tokens: int
+    block_size: int
+    mask_schedule: str
+
+    def joint_tokens(self, prefix: int, response: int) -> int:
+        """Forward tokens of a sample with its corrupted streams."""
+        streams = 3 if self.mask_schedule == MASK_SCHEDULES[0] else 2
+        return prefix + streams * (response + self.block_size)
+
+    def ar_tokens(self, prefix: int, response: int) -> int:
+        """Forward tokens of a sample in the AR-only stage, which needs one end token."""
+        return prefix + response + 1
+
+
+@dataclass(frozen=True)
+class SampleLengths:
+    """Lengths of the samples of a dataset, in tokens.
+
+    Attributes:
+        prefix: prompt and image tokens of each sample.
+        response: tokens of each reference, without end tokens.
+        skipped: reason → number of samples that cannot be trained on.
+        usable: whether each sample can.
+    """
+
+    prefix: list[int]
+    response: list[int]
+    usable: list[bool]
+    skipped: dict[str, int]
+
+
+def image_size(storage: dict[str, Any]) -> tuple[int, int]:
+    """(height, width) of an image in the storage of ``datasets.Image``, as it will be decoded."""
+    with PILImage.open(storage["path"] if storage["bytes"] is None else BytesIO(storage["bytes"])) as image:
+        width, height = image.size
+        is_turned = image.getexif().get(_ORIENTATION) in _TURNED and image.format != "TIFF"  # Pillow has turned those
+        return (width, height) if is_turned else (height, width)
+
+
+def measure(dataset: Dataset, renderer: PromptRenderer, budget: RowBudget, *, threads: int) -> SampleLengths:
+    """Lengths of all samples of a dataset; every process measures a share of them.
+
+    Args:
+        dataset: rows with columns prompt, image, reference.
+        renderer: counts the tokens of a prompt and of its image.
+        budget: what a sample may take.
+        threads: threads that read image headers.
+    """
+    state = PartialState()
+    # The images as they are stored: the dataset's own transform would decode them.
+    stored = dataset.with_format(None).cast_column("image", Image(decode=False))
+    mine = range(state.process_index, len(stored), state.num_processes)
+
+    def measure_row(index: int) -> tuple[int, int, int]:
+        row = stored[index]
+        prefix = renderer.prefix_tokens(row["prompt"], image_size(row["image"]))
+        return index, prefix, renderer.response_tokens(row["reference"])
+
+    with ThreadPoolExecutor(threads) as pool:
+        progress = tqdm(pool.map(measure_row, mine), desc="measuring samples", total=len(mine), unit="sample",
+                        disable=not state.is_main_process)  # fmt: skip
+        measured = sorted(gather_object(list(progress)))
+    return _classify([row[1] for row in measured], [row[2] for row in measured], budget)
+
+
+def _classify(prefix: Sequence[int], response: Sequence[int], budget: RowBudget) -> SampleLengths:
+    reasons = [_reason(*lengths, budget) for lengths in zip(prefix, response, strict=True)]
+    skipped = Counter(reason for reason in reasons if reason)
+    return SampleLengths(list(prefix), list(response), [not reason for reason in reasons], dict(skipped))
+
+
+def _reason(prefix: int, response: int, budget: RowBudget) -> str:
+    """Why a sample cannot be trained on; empty if it can."""
+    if not response:
+        return "empty response"
+    if response > budget.max_response_tokens:
+        return f"response over max_response_tokens ({budget.max_response_tokens})"
+    if budget.joint_tokens(prefix, response) > budget.row_tokens:
+        return f"longer than a row of row_tokens ({budget.row_tokens})"
+    return ""

@@ -1,0 +1,115 @@
+"""What describes a run, whatever it trains: its sections, which model, and how the whole is written down.
+
+``gravity_rl.config`` (GRPO) and ``gravity_rl.joint.config`` (joint training) add their own training section to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import yaml
+
+from gravity_rl.data.config import DataConfig
+from gravity_rl.parsing import ConfigError
+from rewards import RewardConfig
+
+_SECRETS = ("hub_token",)
+_OF_ONE_LAUNCH = ("dry_run", "resume_from_checkpoint")  # say how a run is started, not what it is
+# Settings that may differ between a run and its continuation: they do not touch the weights or the rollouts.
+_FREE_TO_CHANGE = ("output_dir", "report_to", "run_name", "project", "disable_tqdm", "push_to_hub", "debug",
+                   "skip_memory_metrics", "eval_data", "max_eval_rows", "image_check_workers",
+                   "data_cache_dir", "reward_workers", "reward_timeout")  # fmt: skip
+_FREE_PREFIXES = ("logging_", "log_", "save_", "evaluation_", "dataloader_", "hub_", "trackio_")
+
+
+class TrainingSection(Protocol):
+    """A subclass of ``TrainingArguments`` that remembers what it was given."""
+
+    as_given: dict[str, Any]
+
+    def is_unused(self, name: str) -> bool:
+        """Whether the setting never has an effect in this kind of run."""
+        ...
+
+
+@dataclass
+class ModelArguments:
+    """Which checkpoint is trained, and in which precision it is held."""
+
+    model_name_or_path: str = field(
+        default="",
+        metadata={"help": "Checkpoint folder, hub name, or `shipped:tiny` for the tiny model of this package."},
+    )
+    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of a hub checkpoint."})
+    dtype: str = field(
+        default="float32",
+        metadata={
+            "help": "Precision of the weights: float32, bfloat16, float16 or auto (the checkpoint's). With "
+            "bf16: true, float32 keeps master weights, without which updates at lr 3e-6 are rounded away."
+        },
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention implementation of transformers, for example sdpa."}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.model_name_or_path:
+            raise ConfigError("model_name_or_path is not set: name the checkpoint to train")
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
+            raise ConfigError(f"dtype: {self.dtype!r} is unknown; choose float32, bfloat16, float16 or auto")
+
+
+class RunConfig(NamedTuple):
+    """Everything that describes a run."""
+
+    training: Any  # a TrainingSection
+    model: ModelArguments
+    data: DataConfig
+    rewards: RewardConfig
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Section → setting → value as given; secrets, launch options and unused settings are left out."""
+        skipped = {*_SECRETS, *_OF_ONE_LAUNCH}
+        training = {
+            name: value
+            for name, value in self.training.as_given.items()
+            if name not in skipped and not self.training.is_unused(name)
+        }
+        return {
+            "training": training,
+            "model": dataclasses.asdict(self.model),
+            "data": dataclasses.asdict(self.data),
+            "rewards": dataclasses.asdict(self.rewards),
+        }
+
+    def course(self) -> dict[str, Any]:
+        """The settings that decide weights and rollouts, flat: a resumed run must have the same ones."""
+        settings = {name: value for section in self.as_dict().values() for name, value in section.items()}
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in _FREE_TO_CHANGE and not name.startswith(_FREE_PREFIXES)
+        }
+
+    def to_yaml(self) -> str:
+        """A YAML file that ``--config`` reads back into an equal configuration."""
+        sections = [
+            f"# {name}\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+            for name, values in self.as_dict().items()
+        ]
+        return "\n".join(sections)
+
+
+def default_of(setting: dataclasses.Field[Any]) -> Any:
+    """The default of a dataclass field, as YAML holds it."""
+    if setting.default_factory is not dataclasses.MISSING:
+        return setting.default_factory()
+    return plain(setting.default)
+
+
+def plain(value: Any) -> Any:
+    """The value as YAML holds it."""
+    return value.value if isinstance(value, Enum) else value

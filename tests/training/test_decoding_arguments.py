@@ -1,0 +1,136 @@
+"""What decoding refuses, and what it leaves as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from decoding_helpers import eos_id, make_inputs, plain_ids, run, varied_policy
+
+from gravity_rl.decoding import generate
+from gravity_rl.decoding.noise import gumbel_noise
+from gravity_rl.decoding.sampling import Sampler
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    ({"mask_id": None}, "mask_id"),
+    ({"mask_id": 10**6}, "mask_id"),
+    ({"block_size": 0}, "block_size: 0"),
+    ({"max_new_tokens": 0}, "max_new_tokens: 0"),
+    ({"temperature": -0.1}, "temperature: -0.1"),
+    ({"temperature": float("nan")}, "temperature: nan"),
+    ({"temperature": float("inf")}, "temperature: inf"),
+    ({"row_ids": [1, 2]}, "row_ids: 2 of them for 1 rows"),
+    ({"eos_token_ids": [-1]}, r"eos_token_ids: \[-1\]"),
+    ({"banned_token_ids": [10**6]}, "banned_token_ids"),
+    ({"banned_token_ids": [5, 6], "eos_token_ids": [6]}, r"banned_token_ids: \[6\]"),
+])  # fmt: skip
+def test_arguments_out_of_range(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run([0], "self_spec", **overrides)
+
+
+def test_unknown_method() -> None:
+    with pytest.raises(ValueError, match="method: 'beam' is none of ar, self_spec"):
+        run([0], "beam")
+
+
+def test_the_whole_vocabulary_banned() -> None:
+    vocab_size = varied_policy()[0].config.text_config.vocab_size
+    with pytest.raises(ValueError, match="whole vocabulary"):
+        run([0], "ar", banned_token_ids=range(vocab_size), eos_token_ids=[])
+
+
+def test_plain_decoding_needs_no_mask_token() -> None:
+    assert len(run([0], "ar", mask_id=None, max_new_tokens=3).sequences[0]) == 3
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(TypeError, match="Linear"):
+        run([0], "ar", model=torch.nn.Linear(2, 2))
+
+
+def test_attention_without_4d_masks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = varied_policy()[0].config.text_config
+    monkeypatch.setattr(config, "_attn_implementation_internal", "flash_attention_2")
+    with pytest.raises(ValueError, match=r"flash_attention_2.*'sdpa' or 'eager'"):
+        run([0], "ar")
+
+
+@pytest.mark.parametrize("name", ["input_ids", "attention_mask", "mm_token_type_ids", "pixel_values", "image_grid_thw"])
+def test_missing_inputs(name: str) -> None:
+    inputs = dict(make_inputs([0]))
+    del inputs[name]
+    with pytest.raises(ValueError, match=name):
+        generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+
+
+def test_right_padded_prompts() -> None:
+    inputs = dict(make_inputs([1, 0]))
+    shift = int((inputs["attention_mask"][1] == 0).sum())
+    assert shift > 0
+    for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
+        inputs[name][1] = inputs[name][1].roll(-shift)
+    with pytest.raises(ValueError, match="attention_mask: row 1 is empty or not padded on the left"):
+        generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+
+
+def test_prompt_that_ends_in_an_image() -> None:
+    inputs = dict(make_inputs([0]))
+    inputs["mm_token_type_ids"][0, -1] = 1
+    with pytest.raises(ValueError, match="row 0 ends in an image"):
+        generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+
+
+def test_logits_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = varied_policy()
+    monkeypatch.setattr(model.lm_head.weight, "data", torch.full_like(model.lm_head.weight, float("nan")))
+    with pytest.raises(FloatingPointError, match=r"rows \[0, 1\]"):
+        run([0, 1], "self_spec", max_new_tokens=4)
+
+
+def test_modes_random_state_and_gradients_are_left_alone() -> None:
+    model, _ = varied_policy()
+    model.train()
+    model.model.visual.eval()
+    before = torch.random.get_rng_state()
+    try:
+        decoded = run([0], "self_spec", max_new_tokens=4)
+        assert model.training
+        assert model.model.language_model.layers[0].training
+        assert not any(module.training for module in model.model.visual.modules())
+        with pytest.raises(ValueError, match="left"):
+            inputs = dict(make_inputs([0]))
+            inputs["attention_mask"] = torch.zeros_like(inputs["attention_mask"])
+            generate(model, inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+        assert model.training
+    finally:
+        model.eval()
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert model.model.rope_deltas is None
+    assert not decoded.logprobs[0].requires_grad
+    assert not decoded.logprobs[0].is_inference()  # a trainer computes gradients of ratios to them
+
+
+def test_samples_follow_the_softmax_of_what_is_not_banned() -> None:
+    """Chi-square of 20,000 draws from a small vocabulary at temperature 0.7."""
+    logits = torch.tensor([1.0, 0.3, -0.5, 2.0, 0.0, -2.0])
+    banned = torch.tensor([4])
+    sampler = Sampler(temperature=0.7, seed=3, banned_ids=banned, vocab_size=6)
+    noise = gumbel_noise(3, torch.arange(200), torch.arange(100).expand(200, -1), 6)
+    counts = sampler.pick(logits.expand(200, 100, 6), noise).flatten().bincount(minlength=6)
+    expected = 20_000 * (logits / 0.7).index_fill(0, banned, float("-inf")).softmax(0)
+    assert counts[4] == 0
+    kept = torch.tensor([0, 1, 2, 3, 5])
+    assert ((counts - expected)[kept] ** 2 / expected[kept]).sum() < 18.5  # 0.1% at four degrees of freedom
+
+
+def test_eos_counts_towards_the_limit() -> None:
+    free = plain_ids(1.0, endless=True)[1]
+    place = next(i for i in range(3, 40) if free[i] not in free[:i])
+    for limit, expected in ((place, place), (place + 1, place + 1), (place + 2, place + 1)):
+        decoded = run([1], "self_spec", eos_token_ids=[free[place]], max_new_tokens=limit)
+        assert len(decoded.sequences[0]) == expected
+        assert (decoded.sequences[0][-1] == free[place]) == (limit > place)
+    assert eos_id() not in free[:place]
