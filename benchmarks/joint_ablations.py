@@ -22,7 +22,6 @@ VARIANTS: dict[str, list[str]] = {
     "without the AR loss": ["--ar_loss_weight", "0"],
     "everything masked": ["--mask_schedule", "all"],
     "AR loss on every end token": ["--supervise_every_eos", "true"],
-    "fixed block phase": ["--random_block_phase", "false"],
 }
 
 

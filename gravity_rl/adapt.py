@@ -20,16 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from gravity_rl.checkpoint import CheckpointError
+from gravity_rl.config import check_optimizer
 from gravity_rl.data import DataError
 from gravity_rl.data.config import DataConfig
 from gravity_rl.evaluate import load_split
 from gravity_rl.joint.config import JointConfig, parse_joint_config
-from gravity_rl.joint.drafter import BlockDiffusion, add_mask_token, load_glm_ocr, read_block_diffusion
+from gravity_rl.joint.drafter import BlockDiffusion, add_mask_token, load_glm_ocr, read_block_diffusion, require_glm_ocr
 from gravity_rl.joint.evaluate import Decoding, format_table, read_crops, summarise, write_crops
 from gravity_rl.joint.modeling import JointGlmOcr, LossSettings
 from gravity_rl.joint.prompts import PromptRenderer
@@ -39,7 +41,7 @@ from gravity_rl.joint.trainer import JointTrainer
 from gravity_rl.launcher import start_missing_processes
 from gravity_rl.model import ModelError, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
-from gravity_rl.recorder import RunDirectory, write_json
+from gravity_rl.recorder import RunDirectory, read_json, write_json
 from gravity_rl.resume import choose_checkpoint, hold_run_directory
 from gravity_rl.run_config import RunConfig
 from rewards import score
@@ -57,6 +59,7 @@ def adapt(config: RunConfig) -> int:
         ConfigError, DataError, ModelError, CheckpointError: what the user has to change.
     """
     training = config.training
+    check_optimizer(training)
     set_seed(training.seed)
     is_main = training.process_index == 0
     output_dir = Path(training.output_dir)
@@ -71,14 +74,16 @@ def adapt(config: RunConfig) -> int:
             return 128 + trainer.stop_on_signal.stopped_by
         trainer.save_final(run.final)
         if read_held_out is not None:
-            read_held_out(trainer, training.max_steps, show=True)
+            print_held_out(read_held_out, trainer)
     return 0
 
 
 def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[JointTrainer, HeldOut | None]:
     """The trainer, and what reads the held-out crops if there are any; data are checked before the model is loaded."""
     training, data = config.training, config.data
+    mask_kind = resolve_attention(training)
     folder = resolve_checkpoint(config.model.model_name_or_path, config.model.revision)
+    require_glm_ocr(folder)
     existing = read_block_diffusion(folder)
     processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
     renderer = PromptRenderer(processor)
@@ -88,7 +93,6 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[JointTrainer, H
     model = load_glm_ocr(folder, config.model, JointGlmOcr)
     mask_id = add_mask_token(model, processor, training.seed, existing)
     drafter = BlockDiffusion(training.block_size, mask_id, training.ar_loss_weight, training.mask_schedule)
-    mask_kind = resolve_attention(training)
     model.set_loss(
         LossSettings(
             ar_loss_weight=training.ar_loss_weight,
@@ -118,7 +122,7 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[JointTrainer, H
         args=training,
         rows=rows,
         processor=processor,
-        drafter=drafter,
+        drafter=drafter if trains_drafter(training) else existing,
         run=run,
         read_held_out=reader,
         settings=config.course(),
@@ -126,11 +130,23 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[JointTrainer, H
     return trainer, reader
 
 
+def trains_drafter(training: JointConfig) -> bool:
+    """Whether any step of the run trains the prediction of masked tokens."""
+    return training.ar_only_steps < training.max_steps and training.diffusion_loss_weight > 0
+
+
 def resolve_attention(training: JointConfig) -> str:
-    """The form of the mask: as configured, or flex on a GPU and sdpa elsewhere."""
+    """The form of the mask: as configured, or flex on a GPU and sdpa elsewhere.
+
+    Raises:
+        ConfigError: flex is asked for on a CPU, where FlexAttention has no backward.
+    """
+    on_gpu = training.device.type == "cuda"
+    if training.attention == "flex" and not on_gpu:
+        raise ConfigError("attention: flex needs a GPU to train; set sdpa, or leave auto")
     if training.attention != "auto":
         return training.attention
-    return "flex" if training.device.type == "cuda" else "sdpa"
+    return "flex" if on_gpu else "sdpa"
 
 
 def load_held_out(config: RunConfig) -> Dataset:
@@ -152,14 +168,12 @@ class HeldOut:
     def __init__(self, dataset: Dataset, config: RunConfig, drafter: BlockDiffusion, run: RunDirectory):
         self.dataset, self.config, self.drafter, self.run = dataset, config, drafter, run
 
-    def __call__(self, trainer: Any, step: int, *, show: bool = False) -> dict[str, float]:
-        """Metrics ``heldout/<task>/<name>``.
+    def file(self, step: int) -> Path:
+        """The result after ``step`` optimiser steps."""
+        return self.run.evaluation / f"step_{step:06d}.json"
 
-        Args:
-            trainer: has the model.
-            step: optimiser steps done.
-            show: print the result as a table.
-        """
+    def __call__(self, trainer: Any, step: int) -> dict[str, float]:
+        """Metrics ``heldout/<task>/<name>`` of the trainer's model after ``step`` optimiser steps."""
         training = self.config.training
         decoding = Decoding(
             mask_id=self.drafter.mask_id,
@@ -173,11 +187,20 @@ class HeldOut:
             crops = read_crops(model, trainer.processing_class, self.dataset, self.config.rewards, decoding)
         result = summarise(crops)
         if self.run.is_main:
-            write_json(self.run.evaluation / f"step_{step:06d}.json", result)
-            write_crops(self.run.evaluation / f"step_{step:06d}.parquet", crops)
-            if show:
-                print(format_table({"greedy": result}))
+            write_crops(self.file(step).with_suffix(".parquet"), crops)
+            write_json(self.file(step), result)
         return {f"heldout/{task}/{name}": value for task, values in result.items() for name, value in values.items()}
+
+
+def print_held_out(held_out: HeldOut, trainer: JointTrainer) -> None:
+    """Print the result after the last step; read the crops if a kill came between that step and its result."""
+    file = held_out.file(trainer.args.max_steps)
+    is_there = [file.is_file()]
+    broadcast_object_list(is_there)  # what the main process sees: the file may be on its machine only
+    if not is_there[0]:
+        held_out(trainer, trainer.args.max_steps)
+    if held_out.run.is_main:
+        print(format_table({"greedy": read_json(file, dict)}))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

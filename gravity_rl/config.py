@@ -226,8 +226,11 @@ def parse_config(argv: Sequence[str]) -> RunConfig:
     return RunConfig(*parser.parse(argv))
 
 
-def check_optimizer(config: GravityConfig) -> None:
+def check_optimizer(config: Any) -> None:
     """Make sure that the configured optimiser runs here, by one step of it on a small tensor.
+
+    Args:
+        config: ``TrainingArguments`` that remember ``as_given`` what they were given.
 
     Raises:
         ConfigError: an 8-bit bitsandbytes optimiser is asked for and bitsandbytes is missing or does not run.

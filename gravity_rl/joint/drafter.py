@@ -148,21 +148,11 @@ def add_mask_token(model: PreTrainedModel, processor: Any, seed: int, existing: 
     return mask_id
 
 
-def load_glm_ocr(
-    folder: Path,
-    args: ModelArguments,
-    model_class: type[GlmOcrForConditionalGeneration] = GlmOcrForConditionalGeneration,
-) -> GlmOcrForConditionalGeneration:
-    """A GLM-OCR-class model in the configured precision.
-
-    Args:
-        folder: checkpoint folder.
-        args: gives precision and attention implementation.
-        model_class: ``GlmOcrForConditionalGeneration`` or a subclass of it.
+def require_glm_ocr(folder: Path) -> None:
+    """Refuse another architecture, by the checkpoint's ``config.json`` alone.
 
     Raises:
-        ModelError: the checkpoint is of another architecture (said before weights are read), or its weights are
-            missing, damaged or of another shape.
+        ModelError: the checkpoint is not of the GLM-OCR class.
     """
     file = Path(folder) / "config.json"
     if not file.exists():
@@ -173,7 +163,26 @@ def load_glm_ocr(
             f"{file}: model_type is {_shown(found)}, but joint training needs a GLM-OCR-class checkpoint: model_type "
             f"{_GLM_OCR!r}, class GlmOcrForConditionalGeneration, such as zai-org/GLM-OCR"
         )
-    return load_model(folder, args, model_class)  # type: ignore[return-value]
+
+
+def load_glm_ocr(
+    folder: Path,
+    args: ModelArguments,
+    model_class: type[GlmOcrForConditionalGeneration] = GlmOcrForConditionalGeneration,
+) -> Any:
+    """A GLM-OCR-class model in the configured precision.
+
+    Args:
+        folder: checkpoint folder.
+        args: gives precision and attention implementation.
+        model_class: ``GlmOcrForConditionalGeneration`` or a subclass of it, which the result is an instance of.
+
+    Raises:
+        ModelError: the checkpoint is of another architecture (said before weights are read), or its weights are
+            missing, damaged or of another shape.
+    """
+    require_glm_ocr(folder)
+    return load_model(folder, args, model_class)
 
 
 # --- the mask token ---

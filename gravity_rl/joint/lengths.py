@@ -7,7 +7,6 @@ cap, longer than a row) has length 0 and is counted by reason; nothing is droppe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,6 +18,7 @@ from datasets import Dataset, Image
 from PIL import Image as PILImage
 from tqdm import tqdm
 
+from gravity_rl.data.contract import DataError, Problem
 from gravity_rl.joint.corruption import MASK_SCHEDULES
 from gravity_rl.joint.prompts import PromptRenderer
 
@@ -57,12 +57,14 @@ class SampleLengths:
 
     Attributes:
         prefix: prompt and image tokens of each sample.
+        image: image tokens of each sample.
         response: tokens of each reference, without end tokens.
         skipped: reason → number of samples that cannot be trained on.
         usable: whether each sample can.
     """
 
     prefix: list[int]
+    image: list[int]
     response: list[int]
     usable: list[bool]
     skipped: dict[str, int]
@@ -90,22 +92,40 @@ def measure(dataset: Dataset, renderer: PromptRenderer, budget: RowBudget, *, th
     stored = dataset.with_format(None).cast_column("image", Image(decode=False))
     mine = range(state.process_index, len(stored), state.num_processes)
 
-    def measure_row(index: int) -> tuple[int, int, int]:
+    def measure_row(index: int) -> tuple[int, int, int, int]:
         row = stored[index]
-        prefix = renderer.prefix_tokens(row["prompt"], image_size(row["image"]))
-        return index, prefix, renderer.response_tokens(row["reference"])
+        size = image_size(row["image"])
+        prefix, image = renderer.prefix_tokens(row["prompt"], size), renderer.image_tokens(size)
+        return index, prefix, image, renderer.response_tokens(row["reference"])
 
     with ThreadPoolExecutor(threads) as pool:
         progress = tqdm(pool.map(measure_row, mine), desc="measuring samples", total=len(mine), unit="sample",
                         disable=not state.is_main_process)  # fmt: skip
         measured = sorted(gather_object(list(progress)))
-    return _classify([row[1] for row in measured], [row[2] for row in measured], budget)
-
-
-def _classify(prefix: Sequence[int], response: Sequence[int], budget: RowBudget) -> SampleLengths:
+    _, prefix, image, response = (list(column) for column in zip(*measured, strict=True))
     reasons = [_reason(*lengths, budget) for lengths in zip(prefix, response, strict=True)]
     skipped = Counter(reason for reason in reasons if reason)
-    return SampleLengths(list(prefix), list(response), [not reason for reason in reasons], dict(skipped))
+    return SampleLengths(prefix, image, response, [not reason for reason in reasons], dict(skipped))
+
+
+def check_glyphs(source: str, dataset: Dataset, lengths: SampleLengths) -> None:
+    """Check that every usable sample has a glyph for each image token, for the vision warm-up.
+
+    Raises:
+        DataError: listing the samples that do not.
+    """
+    if "glyphs" not in dataset.column_names:
+        message = "missing: vision_warmup_steps needs it, see docs/DATA.md"
+        raise DataError([Problem(source, None, "glyphs", message)])
+    message = "the vision warm-up needs one character for each image token"
+    rows = zip(dataset["id"], dataset["glyphs"], lengths.image, lengths.usable, strict=True)
+    problems = [
+        Problem(id_, None, "glyphs", message, f"{len(glyphs or '')} characters, {count} image tokens")
+        for id_, glyphs, count, usable in rows
+        if usable and len(glyphs or "") != count
+    ]
+    if problems:
+        raise DataError(problems)
 
 
 def _reason(prefix: int, response: int, budget: RowBudget) -> str:

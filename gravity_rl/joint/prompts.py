@@ -48,9 +48,12 @@ class PromptRenderer:
         text = self.text(prompt)
         if text not in self._counts:
             self._counts[text] = len(self.processor.tokenizer(text, add_special_tokens=False).input_ids) - 1
+        return self._counts[text] + self.image_tokens(size)
+
+    def image_tokens(self, size: tuple[int, int]) -> int:
+        """Image tokens of an image of (height, width)."""
         image_processor = self.processor.image_processor
-        patches = image_processor.get_number_of_image_patches(*size)
-        return self._counts[text] + patches // image_processor.merge_size**2
+        return image_processor.get_number_of_image_patches(*size) // image_processor.merge_size**2
 
     def response_tokens(self, reference: str) -> int:
         """Tokens of a reference, without an end token."""

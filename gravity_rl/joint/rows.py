@@ -19,7 +19,6 @@ from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from gravity_rl.data.contract import DataError, Problem
 from gravity_rl.joint.corruption import Corruption, corrupted_streams, draw_corruption, is_target, mask_share
 from gravity_rl.joint.masks import CLEAN, CORRUPTED_1, PREFIX
 from gravity_rl.joint.packing import RowPlan
@@ -82,11 +81,7 @@ class PackedRows(TorchDataset[dict[str, Tensor]]):
         return sum(len(stage.plan) for stage in self.stages)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """The tensors of row ``index``, see :func:`assemble`.
-
-        Raises:
-            DataError: a sample's glyphs do not fit its image.
-        """
+        """The tensors of row ``index``, see :func:`assemble`."""
         stage, place = self._locate(index)
         entries = stage.plan.row(place)
         rows = [stage.data[sample] for sample, _ in entries]
@@ -100,7 +95,7 @@ class PackedRows(TorchDataset[dict[str, Tensor]]):
             samples.append(_sample(prefix, positions, response, stage.corrupted, seed, self.settings))
         tensors = assemble(samples, self.settings.padded_tokens) | images
         if index < self.warm_up_rows:
-            tensors["glyphs"] = self._glyphs(rows, grids)
+            tensors["glyphs"] = self._glyphs(rows)
         return tensors
 
     def _locate(self, index: int) -> tuple[Stage, int]:
@@ -110,20 +105,11 @@ class PackedRows(TorchDataset[dict[str, Tensor]]):
             index -= len(stage.plan)
         raise IndexError("row out of range")
 
-    def _glyphs(self, rows: Sequence[dict[str, Any]], grids: Sequence[Sequence[int]]) -> Tensor:
+    def _glyphs(self, rows: Sequence[dict[str, Any]]) -> Tensor:
         """Target (V,) of each merged image token: the token of its glyph, ``NO_GLYPH`` for one that is no token."""
         tokenizer = self.renderer.processor.tokenizer
-        targets: list[int] = []
-        for row, grid in zip(rows, grids, strict=True):
-            count = grid[0] * grid[1] * grid[2] // self.settings.merge_size**2
-            glyphs = row.get("glyphs")
-            if glyphs is None or len(glyphs) != count:
-                found = "missing" if glyphs is None else f"{len(glyphs)} characters"
-                message = "the vision warm-up needs one character for each image token"
-                raise DataError([Problem(row["id"], None, "glyphs", message, f"{found}, {count} image tokens")])
-            ids = tokenizer.convert_tokens_to_ids(list(glyphs))
-            targets += [NO_GLYPH if id_ is None or id_ == tokenizer.unk_token_id else id_ for id_ in ids]
-        return torch.tensor(targets)
+        ids = tokenizer.convert_tokens_to_ids([glyph for row in rows for glyph in row["glyphs"]])
+        return torch.tensor([NO_GLYPH if id_ is None or id_ == tokenizer.unk_token_id else id_ for id_ in ids])
 
 
 @dataclass(frozen=True)
@@ -221,6 +207,9 @@ def assemble(samples: Sequence[PackedSample], padded_tokens: int | None = None) 
     Returns:
         ``input_ids`` (1, L), ``position_ids`` (3, 1, L), ``layout`` (4, L), ``ar`` (2, A), ``diffusion`` (2, D),
         ``shares`` (D,), ``samples`` () and ``forward_tokens`` (), padding not counted.
+
+    Raises:
+        ValueError: the samples are longer than ``padded_tokens``.
     """
     lengths = [len(sample.ids) for sample in samples]
     offsets = [sum(lengths[:number]) for number in range(len(samples))]
@@ -230,7 +219,9 @@ def assemble(samples: Sequence[PackedSample], padded_tokens: int | None = None) 
         layouts.append(sample.layout + torch.tensor([[number], [0], [0], [0]]))
         ar.append(sample.ar + offset * shift)
         diffusion.append(sample.diffusion + offset * shift)
-    padding = max(0, (padded_tokens or 0) - sum(lengths))
+    if padded_tokens is not None and sum(lengths) > padded_tokens:
+        raise ValueError(f"a row of {sum(lengths)} forward tokens was planned for {padded_tokens}")
+    padding = (padded_tokens or sum(lengths)) - sum(lengths)
     layouts.append(_layout(PREFIX, padding) + torch.tensor([[_PADDING_SAMPLE], [0], [0], [0]]))
     pad = torch.zeros(padding, dtype=torch.long)
     return {

@@ -17,7 +17,7 @@ from datasets import Dataset
 from gravity_rl.data.config import DataConfig
 from gravity_rl.data.contract import DataError, Problem
 from gravity_rl.joint.config import JointConfig
-from gravity_rl.joint.lengths import RowBudget, SampleLengths, measure
+from gravity_rl.joint.lengths import RowBudget, SampleLengths, check_glyphs, measure
 from gravity_rl.joint.packing import plan_rows
 from gravity_rl.joint.prompts import PromptRenderer
 from gravity_rl.joint.rows import Stage
@@ -60,8 +60,11 @@ def build_stages(
     for name, config in sources.items():
         dataset = load(config)
         lengths = measure(dataset, renderer, budget, threads=data.image_check_workers)
-        report_skipped(name, lengths)
+        if training.process_index == 0:
+            report_skipped(name, lengths)
         measured[name] = (dataset, lengths)
+    for name in warmed_up(training):
+        check_glyphs(name, *measured[name])
     stages: list[Stage] = []
     rows_of_step = training.gradient_accumulation_steps * training.world_size
     for number, (first, end) in enumerate(stage_bounds(training)):
@@ -74,10 +77,19 @@ def build_stages(
                 rows=(end - first) * rows_of_step, seed=training.seed * 1_000 + number,
             )  # fmt: skip
         except ValueError as error:
-            raise DataError([Problem(name, None, "source", str(error))]) from error
+            raise DataError([Problem(name, None, "source", str(error), _skipped(lengths))]) from error
         offset = stages[-1].draw_offset + int(stages[-1].plan.draws.max()) + 1 if stages else 0
         stages.append(Stage(dataset, plan, corrupted, offset))
     return stages
+
+
+def warmed_up(training: JointConfig) -> list[str]:
+    """The sources that the vision warm-up draws from."""
+    sources = {
+        "curriculum_data": (0, training.curriculum_steps),
+        "train_data": (training.curriculum_steps, training.max_steps),
+    }
+    return [name for name, (first, end) in sources.items() if first < min(end, training.vision_warmup_steps)]
 
 
 def _forward_tokens(lengths: SampleLengths, budget: RowBudget, corrupted: bool) -> Sequence[int]:
@@ -94,3 +106,7 @@ def report_skipped(name: str, lengths: SampleLengths) -> None:
     logger.info("%s: %d samples, %d skipped", name, total, total - sum(lengths.usable))
     for reason, count in sorted(lengths.skipped.items()):
         logger.warning("%s: skipping %d samples: %s", name, count, reason)
+
+
+def _skipped(lengths: SampleLengths) -> str:
+    return "; ".join(f"{count} samples skipped: {reason}" for reason, count in sorted(lengths.skipped.items()))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ class JointTrainer(AtomicCheckpointMixin):
         args: training settings.
         rows: the rows of the whole run.
         processor: saved with the model.
-        drafter: written into every checkpoint.
+        drafter: written into every checkpoint; None for a run whose checkpoints have no drafter.
         run: the run directory.
-        read_held_out: called with the trainer and the step every ``evaluation_steps``; returns metrics to log.
+        read_held_out: called with trainer and step every ``evaluation_steps`` and after the last; returns metrics.
         settings: what a resumed run must have in common with this one.
     """
 
@@ -66,7 +67,7 @@ class JointTrainer(AtomicCheckpointMixin):
         args: JointConfig,
         rows: PackedRows,
         processor: Any,
-        drafter: BlockDiffusion,
+        drafter: BlockDiffusion | None,
         run: RunDirectory,
         read_held_out: HeldOutReader | None = None,
         settings: dict[str, Any] | None = None,
@@ -74,12 +75,12 @@ class JointTrainer(AtomicCheckpointMixin):
         self.drafter = drafter
         self._metrics = {"train": defaultdict(list)}
         self._sums: Tensor | None = None
-        self._logged_at = time.monotonic()
+        self._speed = _Speed()
         super().__init__(
             model=model, args=args, train_dataset=rows, data_collator=the_row, processing_class=processor,
             settings=settings,
         )  # fmt: skip
-        if read_held_out is not None and args.evaluation_steps:
+        if read_held_out is not None:
             self.add_callback(_HeldOutCallback(self, read_held_out))
         run.attach(self, ProgressBar())
 
@@ -122,24 +123,23 @@ class JointTrainer(AtomicCheckpointMixin):
             totals = self.accelerator.reduce(self._sums, reduction="sum").tolist()
             for name, value in zip(STATISTICS, totals, strict=True):
                 self._metrics["train"][name].append(value)
+            self._speed.tokens += self._metrics["train"]["forward_tokens"][-1]
             self._sums = None
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log with the metrics of the rows since the last log line of training."""
         if "loss" in logs:
-            now = time.monotonic()
             totals = {name: sum(values) for name, values in self._metrics["train"].items()}
             logs = logs | row_metrics(totals, self.args.row_tokens)
-            logs["tokens_per_second"] = totals["forward_tokens"] / (now - self._logged_at)
+            logs["tokens_per_second"] = self._speed.read()
             logs["vision_learning_rate"] = self.lr_scheduler.get_last_lr()[1]
             self._metrics["train"].clear()
-            self._logged_at = now
         super().log(logs, start_time)
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
         """See ``AtomicCheckpointMixin.train``."""
-        self._logged_at = time.monotonic()
+        self._speed = _Speed()
         return super().train(resume_from_checkpoint, **kwargs)
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
@@ -147,7 +147,8 @@ class JointTrainer(AtomicCheckpointMixin):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
-        write_block_diffusion(Path(output_dir or self.args.output_dir), self.drafter)
+        if self.drafter is not None and self.args.should_save:  # every process comes here
+            write_block_diffusion(Path(output_dir or self.args.output_dir), self.drafter)
 
 
 def row_metrics(totals: dict[str, float], row_tokens: int) -> dict[str, float]:
@@ -169,15 +170,39 @@ def row_metrics(totals: dict[str, float], row_tokens: int) -> dict[str, float]:
     return metrics | {"packing_efficiency": totals["forward_tokens"] / (totals["rows"] * row_tokens)}
 
 
+class _Speed:
+    """Forward tokens a second since it was last read, of this launch alone and without reading held-out crops."""
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        self._since = time.monotonic()
+
+    def read(self) -> float:
+        now = time.monotonic()
+        speed = self.tokens / (now - self._since)
+        self.tokens, self._since = 0.0, now
+        return speed
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self._since += time.monotonic() - started
+
+
 class _HeldOutCallback(TrainerCallback):
-    """Reads the held-out crops every ``evaluation_steps``, but not after the last step, where the run does."""
+    """Reads the held-out crops every ``evaluation_steps`` and after the last step."""
 
     def __init__(self, trainer: JointTrainer, read_held_out: HeldOutReader):
         self.trainer, self.read_held_out = trainer, read_held_out
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % args.evaluation_steps == 0 and state.global_step < state.max_steps:
-            self.trainer.log(self.read_held_out(self.trainer, state.global_step))
+        every = args.evaluation_steps
+        if state.global_step == state.max_steps or (every and state.global_step % every == 0):
+            should_log = control.should_log  # of the training metrics, which the next line would take for done
+            with self.trainer._speed.paused():
+                self.trainer.log(self.read_held_out(self.trainer, state.global_step))
+            control.should_log = should_log
 
 
 class ProgressBar(TrainerCallback):

@@ -73,6 +73,18 @@ def write_crops(folder: Path, name: str, count: int) -> Path:
     return file
 
 
+@pytest.fixture(scope="session")
+def glyph_crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A JSONL file of twelve crops that say which glyph is in each square of 16 x 16 pixels."""
+    folder = tmp_path_factory.mktemp("glyphs")
+    file = write_crops(folder, "easy", 12)
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for index, row in enumerate(rows):
+        row["glyphs"] = str(index)[0].ljust(2 * (2 + index % 3))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
 @pytest.fixture
 def make_argv(tmp_path: Path, tiny_checkpoint: Path, crops: Crops) -> Callable[..., list[str]]:
     """Command-line arguments of a run of two steps of 2 prompts × 4 completions on the CPU."""

@@ -1,4 +1,4 @@
-"""Runs of the real entry point in processes of their own.
+"""Runs of the real entry points in processes of their own.
 
 Importing torch, transformers and TRL takes longer than such a run. A fork server therefore imports them once;
 every run is a fork of it: a process that can be killed, not a thread or a mock.
@@ -7,6 +7,7 @@ every run is a fork of it: a process that can be killed, not a thread or a mock.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -18,10 +19,15 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["gravity_rl.train"])
+CONTEXT.set_forkserver_preload(["gravity_rl.train", "gravity_rl.adapt"])
+# Entry point -> its module and its trainer.
+ENTRIES = {
+    "train": ("gravity_rl.train", "gravity_rl.trainer", "GravityTrainer"),
+    "adapt": ("gravity_rl.adapt", "gravity_rl.joint.trainer", "JointTrainer"),
+}
 
 TIMEOUT = 300.0  # seconds; a run takes a few, but the machine may be busy
-TIMINGS = ("step_time",)
+TIMINGS = ("step_time", "tokens_per_second")
 SETTINGS: dict[str, Any] = {
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 2,
@@ -44,20 +50,44 @@ def arguments(model: Path, data: Path, output_dir: Path, **settings: Any) -> lis
     return [argument for name, value in values.items() for argument in (f"--{name}", str(value))]
 
 
+JOINT_SETTINGS: dict[str, Any] = {
+    "max_steps": 6,
+    "gradient_accumulation_steps": 1,
+    "row_tokens": 150,
+    "max_response_tokens": 60,
+    "block_size": 4,
+    "learning_rate": 1e-2,
+    "vision_learning_rate": 1e-2,
+    "warmup_steps": 0,
+    "optim": "adamw_torch",
+    "bf16": "false",
+    "use_cpu": "true",
+    "report_to": "none",
+    "evaluation_max_new_tokens": 12,
+}
+
+
+def joint_arguments(model: Path, data: Path, output_dir: Path, **settings: Any) -> list[str]:
+    """Command-line arguments of a joint training of six steps, one row of about three samples each."""
+    values = {"model_name_or_path": model, "train_data": data, "output_dir": output_dir} | JOINT_SETTINGS | settings
+    return [argument for name, value in values.items() for argument in (f"--{name}", str(value))]
+
+
 Event = tuple[str, int, signal.Signals | OSError]
 
 
 class Run:
-    """One launch of ``gravity_rl.train`` in a forked process.
+    """One launch of an entry point in a forked process.
 
     Args:
         argv: command-line arguments.
         log: file for what the process prints.
-        event: ``(method, step, what)``: when the process enters the method of ``GravityTrainer`` with that
+        event: ``(method, step, what)``: when the process enters the method of the trainer with that
             many optimizer steps done, it sends itself the signal `what`, or raises the error `what`. Method
             ``_commit`` means the moment before a finished checkpoint gets its name.
         rank: environment of one of several processes, see `start_ranks`.
         scripted: completions follow from step and position in the global batch, not from the model.
+        entry: one of ``ENTRIES``.
     """
 
     def __init__(
@@ -68,9 +98,10 @@ class Run:
         event: Event | None = None,
         rank: dict[str, str] | None = None,
         scripted: bool = False,
+        entry: str = "train",
     ):
         self.log = log
-        self.process = CONTEXT.Process(target=_run, args=(argv, str(log), event, rank or {}, scripted))
+        self.process = CONTEXT.Process(target=_run, args=(argv, str(log), event, rank or {}, scripted, entry))
         self.process.start()
 
     def wait(self, timeout: float = TIMEOUT) -> int:
@@ -87,7 +118,13 @@ class Run:
 
 
 def start_ranks(
-    argv: list[str], log: Path, count: int, *, events: dict[int, Event] | None = None, scripted: bool = False
+    argv: list[str],
+    log: Path,
+    count: int,
+    *,
+    events: dict[int, Event] | None = None,
+    scripted: bool = False,
+    entry: str = "train",
 ) -> list[Run]:
     """The processes of one distributed run, with the environment that torch's launcher gives them."""
     with socket.socket() as probe:
@@ -100,6 +137,7 @@ def start_ranks(
             log.with_suffix(f".{rank}.log"),
             event=(events or {}).get(rank),
             scripted=scripted,
+            entry=entry,
             rank=common | {"MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(count)
@@ -115,31 +153,29 @@ def wait_all(runs: list[Run]) -> list[int]:
             run.process.kill()
 
 
-def _run(argv: list[str], log: str, event: Event | None, rank: dict[str, str], scripted: bool) -> None:
+def _run(argv: list[str], log: str, event: Event | None, rank: dict[str, str], scripted: bool, entry: str) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ.update(rank)
     import torch
 
-    from gravity_rl.train import main
-
     torch.set_num_threads(1)
+    entry_module, trainer_module, trainer_name = ENTRIES[entry]
+    trainer = getattr(importlib.import_module(trainer_module), trainer_name)
     if event is not None:
-        _plan(*event)
+        _plan(trainer, *event)
     if scripted:
         _script_completions()
-    _print_weights_at_the_end()
-    sys.exit(main(argv))
+    _print_weights_at_the_end(trainer)
+    sys.exit(importlib.import_module(entry_module).main(argv))
 
 
-def _print_weights_at_the_end() -> None:
+def _print_weights_at_the_end(trainer: Any) -> None:
     """Have this process print a hash of its own copy of the weights after training."""
-    from gravity_rl.trainer import GravityTrainer
+    save_final = trainer.save_final
 
-    save_final = GravityTrainer.save_final
-
-    def print_and_save(self: GravityTrainer, path: Path) -> None:
+    def print_and_save(self: Any, path: Path) -> None:
         digest = hashlib.sha256()
         for tensor in self.model.state_dict().values():
             digest.update(tensor.numpy().tobytes())
@@ -147,7 +183,7 @@ def _print_weights_at_the_end() -> None:
         print(f"weights of {ranks}: {digest.hexdigest()}", flush=True)
         save_final(self, path)
 
-    GravityTrainer.save_final = print_and_save  # type: ignore[method-assign]
+    trainer.save_final = print_and_save
 
 
 def _script_completions() -> None:
@@ -166,9 +202,8 @@ def _script_completions() -> None:
     GravityTrainer._generate_single_turn = scripted  # type: ignore[method-assign]
 
 
-def _plan(method: str, step: int, what: signal.Signals | OSError) -> None:
+def _plan(trainer: Any, method: str, step: int, what: signal.Signals | OSError) -> None:
     from gravity_rl import checkpoint
-    from gravity_rl.trainer import GravityTrainer
 
     def happen() -> None:
         if isinstance(what, OSError):
@@ -185,14 +220,14 @@ def _plan(method: str, step: int, what: signal.Signals | OSError) -> None:
 
         checkpoint._commit = commit_or_die
         return
-    original = getattr(GravityTrainer, method)
+    original = getattr(trainer, method)
 
-    def interrupted(self: GravityTrainer, *args: Any, **kwargs: Any) -> Any:
+    def interrupted(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.state.global_step == step:
             happen()
         return original(self, *args, **kwargs)
 
-    setattr(GravityTrainer, method, interrupted)
+    setattr(trainer, method, interrupted)
 
 
 def metrics_without_timings(run: Path) -> list[dict[str, Any]]:

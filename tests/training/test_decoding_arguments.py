@@ -94,7 +94,7 @@ def test_modes_random_state_and_gradients_are_left_alone() -> None:
     model, _ = varied_policy()
     model.train()
     model.model.visual.eval()
-    before = torch.random.get_rng_state()
+    before, rope_deltas = torch.random.get_rng_state(), model.model.rope_deltas
     try:
         decoded = run([0], "self_spec", max_new_tokens=4)
         assert model.training
@@ -108,7 +108,7 @@ def test_modes_random_state_and_gradients_are_left_alone() -> None:
     finally:
         model.eval()
     assert torch.equal(before, torch.random.get_rng_state())
-    assert model.model.rope_deltas is None
+    assert model.model.rope_deltas is rope_deltas
     assert not decoded.logprobs[0].requires_grad
     assert not decoded.logprobs[0].is_inference()  # a trainer computes gradients of ratios to them
 
