@@ -10,9 +10,7 @@ it. ``docs/JOINT.md`` explains the method and every stage, ``docs/RUN_DIRECTORY.
 
 from __future__ import annotations
 
-import logging
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -23,7 +21,6 @@ import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import set_seed
-from transformers.utils.logging import disable_progress_bar
 
 from gravity_rl.checkpoint import CheckpointError
 from gravity_rl.config import check_optimizer
@@ -38,7 +35,7 @@ from gravity_rl.joint.prompts import PromptRenderer
 from gravity_rl.joint.rows import PackedRows, RowSettings
 from gravity_rl.joint.stages import build_stages
 from gravity_rl.joint.trainer import JointTrainer
-from gravity_rl.launcher import start_missing_processes
+from gravity_rl.launcher import run_entry_point
 from gravity_rl.model import ModelError, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
 from gravity_rl.recorder import RunDirectory, read_json, write_json
@@ -205,15 +202,7 @@ def print_held_out(held_out: HeldOut, trainer: JointTrainer) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # the version is pinned
-    disable_progress_bar()  # of transformers: loading and saving a few files
-    try:
-        start_missing_processes()
-        return adapt(parse_joint_config(sys.argv[1:] if argv is None else argv))
-    except USER_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return run_entry_point(lambda arguments: adapt(parse_joint_config(arguments)), argv, USER_ERRORS)
 
 
 if __name__ == "__main__":

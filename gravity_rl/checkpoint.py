@@ -25,6 +25,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from gravity_rl.interrupt import StopOnSignalCallback
+from gravity_rl.joint.drafter import BlockDiffusion, write_block_diffusion
 from gravity_rl.manifest import MANIFEST, file_entry, read_manifest
 from gravity_rl.resume import STAGING, clean_run_directory, complete_checkpoints
 
@@ -46,13 +47,21 @@ class AtomicCheckpointMixin(Trainer):
     Args:
         settings: what a checkpoint records as the settings of its run, JSON types only;
             :func:`gravity_rl.resume.check_settings` compares them at resumption.
+        drafter: written into every checkpoint and the final model; None if the model has no drafter.
         args, kwargs: see ``Trainer``, or the trainer class behind this one.
     """
 
     _metrics: dict[str, dict[str, list[float]]]
 
-    def __init__(self, *args: Any, settings: dict[str, Any] | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        settings: dict[str, Any] | None = None,
+        drafter: BlockDiffusion | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
+        self.drafter = drafter
         self.settings = settings or {}
         self._staging: Path | None = None
         self.stop_on_signal = StopOnSignalCallback(self)
@@ -100,6 +109,11 @@ class AtomicCheckpointMixin(Trainer):
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.drafter is not None and self.args.should_save:  # every process comes here
+            write_block_diffusion(Path(output_dir or self.args.output_dir), self.drafter)
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._staging is None else str(self._staging)

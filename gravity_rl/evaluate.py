@@ -234,7 +234,12 @@ class EvaluateConfig:
                 raise ConfigError(f"{name}: {getattr(self, name)} must be at least {least}")
 
 
-def _folder(name: str) -> Path:
+def make_folder(name: str) -> Path:
+    """The output folder, created if missing.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -256,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         scorer = partial(score, config=rewards)
         dataset = load_split(data, split="eval", seed=run.evaluation_seed, check_scores=True, scorer=scorer)
         model = load_model(folder, model_args).to(state.device)
-        output = _folder(run.output_dir)
+        output = make_folder(run.output_dir)
     except (ConfigError, DataError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The launcher above this process, and a repair of one of its traps.
+"""What the entry points share: how they start, and the launcher above them with a repair of one of its traps.
 
 ``accelerate launch --cpu --num_processes 2 script`` starts a single process and says nothing: its CPU path
 leaves the fan-out to mpirun. The run would then use half of the intended batch.
@@ -8,14 +8,18 @@ workers that was asked for.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import torch
 from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from transformers.utils.logging import disable_progress_bar
 
 from gravity_rl.parsing import ConfigError
 
@@ -92,3 +96,27 @@ def _run_torch_launcher(count: int) -> None:
     sys.stdout.flush()
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), *sys.argv]
     os.execv(sys.executable, [sys.executable, *command])
+
+
+def run_entry_point(
+    run: Callable[[Sequence[str]], int], argv: Sequence[str] | None, user_errors: tuple[type[Exception], ...]
+) -> int:
+    """What every training entry point does around its run.
+
+    Args:
+        run: takes the command-line arguments and returns the exit status.
+        argv: the arguments; None for those of this process.
+        user_errors: what the user has to change: printed as one message, without a traceback.
+
+    Returns:
+        Exit status; 2 after a user error.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # the version is pinned
+    disable_progress_bar()  # of transformers: loading and saving a few files
+    try:
+        start_missing_processes()
+        return run(sys.argv[1:] if argv is None else argv)
+    except user_errors as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -24,14 +23,14 @@ import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import set_seed
-from transformers.utils.logging import disable_progress_bar
 
 from gravity_rl.checkpoint import CheckpointError
 from gravity_rl.config import OCR_REWARD, GravityConfig, RunConfig, check_optimizer, parse_config
 from gravity_rl.data import DataError
 from gravity_rl.dry_run import dry_run, scratch_directory
 from gravity_rl.evaluate import evaluate, load_split
-from gravity_rl.launcher import start_missing_processes
+from gravity_rl.joint.drafter import read_block_diffusion
+from gravity_rl.launcher import run_entry_point
 from gravity_rl.metrics import format_results
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
@@ -110,6 +109,7 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer,
         processor=processor,
         run=run,
         settings=config.course(),
+        drafter=read_block_diffusion(folder),
     )
     return trainer, held_out
 
@@ -190,15 +190,7 @@ def evaluate_held_out(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # the version is pinned
-    disable_progress_bar()  # of transformers: loading and saving a few files
-    try:
-        start_missing_processes()
-        return train(parse_config(sys.argv[1:] if argv is None else argv))
-    except USER_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return run_entry_point(lambda arguments: train(parse_config(arguments)), argv, USER_ERRORS)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from gravity_rl.config import OCR_REWARD, GravityConfig
 from gravity_rl.grpo_checkpoint import CheckpointedGRPOTrainer
+from gravity_rl.joint.drafter import BlockDiffusion
 from gravity_rl.metrics import Rollout, rollout_metrics
 from gravity_rl.model import never_sampled_ids
 from gravity_rl.parsing import ConfigError
@@ -40,6 +41,7 @@ class GravityTrainer(CheckpointedGRPOTrainer):
         processor: image and text processor of the model.
         run: the run directory, which records rollouts and metrics.
         settings: what a resumed run must have in common with this one.
+        drafter: that of the start checkpoint, which its successors keep: it changes with the shared weights.
         callbacks: further callbacks.
     """
 
@@ -55,6 +57,7 @@ class GravityTrainer(CheckpointedGRPOTrainer):
         processor: Any,
         run: RunDirectory,
         settings: dict[str, Any] | None = None,
+        drafter: BlockDiffusion | None = None,
         callbacks: Sequence[TrainerCallback] = (),
     ):
         self.run = run
@@ -70,6 +73,7 @@ class GravityTrainer(CheckpointedGRPOTrainer):
             processing_class=processor,
             callbacks=list(callbacks),
             settings=settings,
+            drafter=drafter,
         )
         run.attach(self)
 

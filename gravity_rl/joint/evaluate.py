@@ -25,7 +25,7 @@ from datasets import Dataset
 from gravity_rl.data import DataError
 from gravity_rl.data.config import DataConfig
 from gravity_rl.decoding import generate
-from gravity_rl.evaluate import end_ids, load_split, prompt_batches
+from gravity_rl.evaluate import EvaluateConfig, end_ids, load_split, make_folder, prompt_batches
 from gravity_rl.joint.drafter import load_glm_ocr, require_drafter
 from gravity_rl.model import ModelError, load_ocr_processor, never_sampled_ids, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
@@ -154,30 +154,21 @@ def write_crops(file: Path, crops: Sequence[DraftedCrop]) -> None:
 
 
 @dataclass
-class DraftEvaluation:
-    """Settings of the stand-alone evaluation."""
+class DraftEvaluation(EvaluateConfig):
+    """Settings of the stand-alone evaluation, besides those of ``gravity_rl.evaluate``."""
 
     output_dir: str = field(default="runs/drafting", metadata={"help": "Folder for drafting.json and the predictions."})
     block_size: int | None = field(
-        default=None, metadata={"help": "Drafted tokens of a round. Default: the checkpoint's."}
+        default=None, metadata={"help": "Drafted tokens of a round. Default: the checkpoint's block size."}
     )
     temperatures: list[float] = field(
         default_factory=lambda: [0.0, 1.0], metadata={"help": "Temperatures to read at; 0 is greedy."}
     )
-    max_completion_length: int = field(default=8448, metadata={"help": "Completion limit, in tokens."})
-    evaluation_batch_size: int = field(default=64, metadata={"help": "Crops read together on one device."})
-    evaluation_seed: int = field(default=0, metadata={"help": "Seed of the samples."})
-    bf16: bool = field(default=False, metadata={"help": "Run the forward in bfloat16 mixed precision."})
-    use_cpu: bool = field(default=False, metadata={"help": "Use the CPU even where there is a GPU."})
 
     def __post_init__(self) -> None:
-        if not self.output_dir:
-            raise ConfigError("output_dir is empty: name the folder that the result is written to")
-        least = {"max_completion_length": 1, "evaluation_batch_size": 1, "evaluation_seed": 0, "block_size": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise ConfigError(f"{name}: {value} must be at least {bound}")
+        super().__post_init__()
+        if self.block_size is not None and self.block_size < 1:
+            raise ConfigError(f"block_size: {self.block_size} must be at least 1")
         if not self.temperatures or not all(0 <= value < 100 for value in self.temperatures):
             raise ConfigError(f"temperatures: {self.temperatures} must be numbers of at least 0")
 
@@ -198,8 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         dataset = load_split(data, split="eval", seed=run.evaluation_seed, check_scores=True, scorer=scorer)
         model = load_glm_ocr(folder, model_args).to(state.device)
         require_drafter(folder, model.get_input_embeddings().num_embeddings)
-        Path(run.output_dir).mkdir(parents=True, exist_ok=True)
-    except (ConfigError, DataError, ModelError, OSError) as error:
+        output = make_folder(run.output_dir)
+    except (ConfigError, DataError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     results = {}
@@ -211,9 +202,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         crops = read_crops(model, processor, dataset, rewards, decoding)
         results[f"temperature {temperature:g}"] = summarise(crops)
         if state.is_main_process:
-            write_crops(Path(run.output_dir) / f"temperature_{temperature:g}.parquet", crops)
+            write_crops(output / f"temperature_{temperature:g}.parquet", crops)
     if state.is_main_process:
-        write_json(Path(run.output_dir) / "drafting.json", results)
+        write_json(output / "drafting.json", results)
         print(format_table(results))
     state.destroy_process_group()
     return 0

@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from transformers import TrainerCallback
 
 from gravity_rl.checkpoint import AtomicCheckpointMixin
 from gravity_rl.joint.config import JointConfig
-from gravity_rl.joint.drafter import BlockDiffusion, write_block_diffusion
+from gravity_rl.joint.drafter import BlockDiffusion
 from gravity_rl.joint.modeling import SHARE_BUCKETS, JointGlmOcr
 from gravity_rl.joint.rows import PackedRows
 from gravity_rl.recorder import RunDirectory
@@ -72,13 +71,12 @@ class JointTrainer(AtomicCheckpointMixin):
         read_held_out: HeldOutReader | None = None,
         settings: dict[str, Any] | None = None,
     ):
-        self.drafter = drafter
         self._metrics = {"train": defaultdict(list)}
         self._sums: Tensor | None = None
         self._speed = _Speed()
         super().__init__(
             model=model, args=args, train_dataset=rows, data_collator=the_row, processing_class=processor,
-            settings=settings,
+            settings=settings, drafter=drafter,
         )  # fmt: skip
         if read_held_out is not None:
             self.add_callback(_HeldOutCallback(self, read_held_out))
@@ -144,11 +142,6 @@ class JointTrainer(AtomicCheckpointMixin):
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
         return SequentialSampler(self.train_dataset)
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        if self.drafter is not None and self.args.should_save:  # every process comes here
-            write_block_diffusion(Path(output_dir or self.args.output_dir), self.drafter)
 
 
 def row_metrics(totals: dict[str, float], row_tokens: int) -> dict[str, float]:

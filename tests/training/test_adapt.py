@@ -23,6 +23,7 @@ from gravity_rl.adapt import build_trainer, main
 from gravity_rl.config import RunConfig
 from gravity_rl.joint import evaluate as drafted
 from gravity_rl.joint.config import parse_joint_config
+from gravity_rl.joint.drafter import read_block_diffusion
 from gravity_rl.joint.masks import ATTENTION
 from gravity_rl.joint.modeling import SHARE_BUCKETS
 from gravity_rl.joint.trainer import JointTrainer
@@ -102,8 +103,8 @@ def test_every_metric_is_logged(finished: Path) -> None:
 
 
 def test_held_out_crops_are_read_on_time(finished: Path) -> None:
-    (line,) = [line for line in read_metrics(finished) if "heldout/all/reward" in line]
-    assert line["step"] == 4
+    line, last = [line for line in read_metrics(finished) if "heldout/all/reward" in line]
+    assert (line["step"], last["step"]) == (4, 8)
     assert {f"heldout/{task}/{name}" for task in ("all", "text", "table", "formula")
             for name in ("reward", "accepted_per_round", "tpf", "tokens_per_round")} <= set(line)  # fmt: skip
     names = sorted(path.name for path in (finished / "evaluation").iterdir())
@@ -164,6 +165,8 @@ def test_grpo_starts_from_the_final_model(
     trainer, _ = train.build_trainer(make_config(model_name_or_path=finished / "final"), RunDirectory(tmp_path))
     assert type(trainer.model) is GlmOcrForConditionalGeneration
     assert MASK_ID in never_sampled_ids(trainer.model, trainer.processing_class.tokenizer)
+    trainer.save_final(tmp_path / "final")
+    assert read_block_diffusion(tmp_path / "final") == read_block_diffusion(finished / "final")
 
 
 def test_training_goes_on_from_a_checkpoint_with_a_drafter(finished: Path, crops: Crops, tmp_path: Path) -> None:
