@@ -76,11 +76,11 @@ def assert_same_run(run: Path, expected: Path) -> None:
 
 
 def test_stages_follow_one_another(uninterrupted: Path, place: Place) -> None:
-    first, held_out, last = metrics_without_timings(uninterrupted)
-    assert [line["step"] for line in (first, held_out, last)] == [3, 4, 6]
+    first, held_out, last_held_out, last = metrics_without_timings(uninterrupted)
+    assert [line["step"] for line in (first, held_out, last_held_out, last)] == [3, 4, 6, 6]
     assert "glyph_loss" in first and "diffusion_loss" not in first
     assert "glyph_loss" not in last and "diffusion_loss" in last
-    assert "heldout/all/tpf" in held_out
+    assert "heldout/all/tpf" in held_out and "heldout/all/tpf" in last_held_out
     assert last["ar_loss"] < first["ar_loss"]
     assert (uninterrupted / "final" / "block_diffusion.json").is_file()
 
