@@ -34,6 +34,7 @@ from gravity_rl.joint.modeling import JointGlmOcr, LossSettings
 from gravity_rl.joint.prompts import PromptRenderer
 from gravity_rl.joint.rows import PackedRows, RowSettings
 from gravity_rl.joint.stages import build_stages
+from gravity_rl.joint.tokens import decoding_tokens, require_trainable
 from gravity_rl.joint.trainer import JointTrainer
 from gravity_rl.launcher import run_entry_point
 from gravity_rl.model import ModelError, load_ocr_processor, resolve_checkpoint
@@ -88,7 +89,10 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[JointTrainer, H
     stages = build_stages(training, data, load, renderer)
     held_out = load_held_out(config) if data.eval_data else None
     model = load_glm_ocr(folder, config.model, JointGlmOcr)
+    require_trainable(model, processor)
     mask_id = add_mask_token(model, processor, training.seed, existing)
+    if held_out is not None:
+        decoding_tokens(model, processor, mask_id)  # what is wrong with them is said before training
     drafter = BlockDiffusion(training.block_size, mask_id, training.ar_loss_weight, training.mask_schedule)
     model.set_loss(
         LossSettings(
@@ -184,8 +188,11 @@ class HeldOut:
             crops = read_crops(model, trainer.processing_class, self.dataset, self.config.rewards, decoding)
         result = summarise(crops)
         if self.run.is_main:
-            write_crops(self.file(step).with_suffix(".parquet"), crops)
-            write_json(self.file(step), result)
+            try:
+                write_crops(self.file(step).with_suffix(".parquet"), crops)
+                write_json(self.file(step), result)
+            except OSError as error:
+                raise CheckpointError(f"could not write {self.file(step)}: {error}") from error
         return {f"heldout/{task}/{name}": value for task, values in result.items() for name, value in values.items()}
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers import Trainer, get_scheduler
 from trl import GRPOConfig
 
 from gravity_rl.data.config import DataConfig
@@ -227,25 +228,37 @@ def parse_config(argv: Sequence[str]) -> RunConfig:
 
 
 def check_optimizer(config: Any) -> None:
-    """Make sure that the configured optimiser runs here, by one step of it on a small tensor.
+    """Make sure that the configured optimiser and schedule run here, by one step on a small tensor.
 
     Args:
         config: ``TrainingArguments`` that remember ``as_given`` what they were given.
 
     Raises:
-        ConfigError: an 8-bit bitsandbytes optimiser is asked for and bitsandbytes is missing or does not run.
+        ConfigError: the optimiser needs a package that is missing or does not run, or the schedule does not take
+            its ``lr_scheduler_kwargs``.
     """
-    if "8bit" not in str(config.as_given["optim"]):
-        return
-    advice = "set `optim: adamw_torch` (fp32 states) to train without bitsandbytes"
+    name = str(config.as_given["optim"])
+    advice = "set `optim: adamw_torch` (fp32 states) to train without it"
+    weight = torch.nn.Parameter(torch.zeros(4096, device=config.device))
+    weight.grad = torch.ones_like(weight)
     try:
-        import bitsandbytes
+        if "8bit" in name:
+            import bitsandbytes
 
-        weight = torch.nn.Parameter(torch.zeros(4096, device=config.device))
-        weight.grad = torch.ones_like(weight)
-        bitsandbytes.optim.AdamW8bit([weight], lr=1e-3, min_8bit_size=1).step()
-    except (ImportError, OSError, RuntimeError, AttributeError, NotImplementedError) as error:
-        raise ConfigError(
-            f"optim: {config.as_given['optim']} needs bitsandbytes, which does not run here "
-            f"({type(error).__name__}: {error}); {advice}"
-        ) from error
+            bitsandbytes.optim.AdamW8bit([weight], lr=1e-3, min_8bit_size=1).step()
+        Trainer.get_optimizer_cls_and_kwargs(config)
+    except (ImportError, OSError, RuntimeError, AttributeError, NotImplementedError, ValueError) as error:
+        package = "bitsandbytes, which does not run here" if "8bit" in name else "what is missing here"
+        raise ConfigError(f"optim: {name} needs {package} ({type(error).__name__}: {error}); {advice}") from error
+    _check_schedule(config, torch.optim.SGD([weight], lr=1e-3))
+
+
+def _check_schedule(config: Any, optimizer: torch.optim.Optimizer) -> None:
+    try:
+        get_scheduler(
+            config.lr_scheduler_type, optimizer, num_warmup_steps=1, num_training_steps=10,
+            scheduler_specific_kwargs=dict(config.lr_scheduler_kwargs or {}),
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        name, given = (config.as_given[key] for key in ("lr_scheduler_type", "lr_scheduler_kwargs"))
+        raise ConfigError(f"lr_scheduler_type: {name} does not take lr_scheduler_kwargs: {given} ({error})") from error

@@ -12,7 +12,8 @@ that it is exact as well, and slower.
 
 from __future__ import annotations
 
-from gravity_rl.decoding.engine import Decoded, generate
+from gravity_rl.decoding.engine import MIN_TEMPERATURE, Decoded, generate
+from gravity_rl.decoding.rows import ATTENTIONS
 from gravity_rl.decoding.stats import DecodeStats
 
-__all__ = ["DecodeStats", "Decoded", "generate"]
+__all__ = ["ATTENTIONS", "MIN_TEMPERATURE", "DecodeStats", "Decoded", "generate"]

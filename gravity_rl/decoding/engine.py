@@ -25,6 +25,8 @@ from gravity_rl.decoding.self_spec import self_spec_round
 from gravity_rl.decoding.stats import DecodeStats
 
 METHODS = ("ar", "self_spec")
+#: Below it, fp32 logits over the temperature could overflow; the choice would be the greedy one anyway.
+MIN_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def generate(
         banned_token_ids: tokens that are never chosen. They keep their share of the reported log-probabilities.
         block_size: B, tokens drafted at once by "self_spec".
         mask_id: the mask token, needed by "self_spec".
-        temperature: of sampling; 0 takes the most probable token.
+        temperature: of sampling, at least ``MIN_TEMPERATURE``; 0 takes the most probable token.
         seed: of sampling.
         row_ids: what the noise of each row depends on; 0 … R - 1 by default. Equal prompts need different ones.
 
@@ -122,6 +124,8 @@ def _check_arguments(method: str, block_size: int, max_new_tokens: int, temperat
         raise ValueError(f"max_new_tokens: {max_new_tokens} is below 1")
     if not (math.isfinite(temperature) and temperature >= 0):
         raise ValueError(f"temperature: {temperature} is no finite number from 0 up")
+    if 0 < temperature < MIN_TEMPERATURE:
+        raise ValueError(f"temperature: {temperature} is below {MIN_TEMPERATURE}; 0 takes the most probable token")
 
 
 def _check_ids(vocab_size: int, eos: Sequence[int], banned: Sequence[int], mask_id: int | None) -> None:

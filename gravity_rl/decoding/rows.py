@@ -16,6 +16,9 @@ from transformers import GlmOcrForConditionalGeneration
 
 from gravity_rl.decoding.cache import RaggedCache
 
+#: Attention implementations that take an arbitrary 4D mask.
+ATTENTIONS = ("sdpa", "eager")
+
 
 @dataclass
 class LiveRows:
@@ -81,7 +84,7 @@ def check_attention(model: GlmOcrForConditionalGeneration) -> None:
         ValueError: the text tower uses neither sdpa nor eager attention.
     """
     implementation = model.config.text_config._attn_implementation
-    if implementation not in ("sdpa", "eager"):
+    if implementation not in ATTENTIONS:
         raise ValueError(
             f"attn_implementation {implementation!r} of the text tower does not take the masks of block decoding: "
             "load the model with 'sdpa' or 'eager'"

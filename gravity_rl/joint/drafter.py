@@ -223,6 +223,20 @@ def _keep_mask_token(tokenizer: Any, mask_id: int, rows: int) -> None:
     """Let the tokenizer name a trained mask token, where it can."""
     if mask_id >= rows:
         raise ModelError(_no_row(FILE, mask_id, rows))
+    check_mask_id(tokenizer, mask_id)
+    vocabulary = tokenizer.get_vocab()
+    if vocabulary.get(MASK_TOKEN) == mask_id or (
+        _token_at(vocabulary, mask_id) is None and _add_to(copy.deepcopy(tokenizer)) == mask_id
+    ):
+        _add_to(tokenizer)
+
+
+def check_mask_id(tokenizer: Any, mask_id: int) -> None:
+    """Check that the tokenizer has no other token in the place of the mask token, and no other place for it.
+
+    Raises:
+        ModelError: tokenizer and ``block_diffusion.json`` contradict each other.
+    """
     vocabulary = tokenizer.get_vocab()
     named = vocabulary.get(MASK_TOKEN)
     if named not in (None, mask_id):
@@ -236,8 +250,6 @@ def _keep_mask_token(tokenizer: Any, mask_id: int, rows: int) -> None:
             f"{FILE}: mask_id {mask_id} is the token {holder!r} of tokenizer.json, which is no mask token; correct "
             "mask_id, or remove the file to train a new drafter"
         )
-    if named == mask_id or (holder is None and _add_to(copy.deepcopy(tokenizer)) == mask_id):
-        _add_to(tokenizer)
 
 
 def _token_at(vocabulary: dict[str, int], token_id: int) -> str | None:

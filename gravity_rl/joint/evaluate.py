@@ -24,10 +24,11 @@ from datasets import Dataset
 
 from gravity_rl.data import DataError
 from gravity_rl.data.config import DataConfig
-from gravity_rl.decoding import generate
-from gravity_rl.evaluate import EvaluateConfig, end_ids, load_split, make_folder, prompt_batches
-from gravity_rl.joint.drafter import load_glm_ocr, require_drafter
-from gravity_rl.model import ModelError, load_ocr_processor, never_sampled_ids, resolve_checkpoint
+from gravity_rl.decoding import ATTENTIONS, MIN_TEMPERATURE, generate
+from gravity_rl.evaluate import EvaluateConfig, load_split, make_folder, prompt_batches
+from gravity_rl.joint.drafter import check_mask_id, load_glm_ocr, require_drafter
+from gravity_rl.joint.tokens import decoding_tokens
+from gravity_rl.model import ModelError, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.recorder import write_json, write_table
 from gravity_rl.run_config import ModelArguments
@@ -84,24 +85,30 @@ def read_crops(
         dataset: rows with columns prompt, image, task, reference, id, source.
         config: constants of the reward.
         decoding: how to decode.
+
+    Raises:
+        ModelError: the checkpoint's tokens contradict each other, or its logits are not finite.
     """
     state = PartialState()
     texts = dataset.select_columns(["id", "task", "reference"]).with_format(None).to_list()
     order = sorted(range(len(texts)), key=lambda row: (-len(texts[row]["reference"]), row))  # similar lengths
     local: list[DraftedCrop] = []
-    ends = end_ids(model, processor)
+    ends, banned = decoding_tokens(model, processor, decoding.mask_id)
     autocast = torch.autocast(
         model.device.type, dtype=decoding.autocast_dtype, enabled=decoding.autocast_dtype is not None
     )
     mine = order[state.process_index :: state.num_processes]
     for rows, inputs in prompt_batches(processor, dataset, mine, decoding.batch_size, {}):
-        with autocast:
-            output = generate(
-                model, inputs.to(model.device), method="self_spec", block_size=decoding.block_size,
-                mask_id=decoding.mask_id, temperature=decoding.temperature, seed=decoding.seed, row_ids=rows,
-                max_new_tokens=decoding.max_new_tokens, eos_token_ids=ends,
-                banned_token_ids=sorted({*never_sampled_ids(model, processor.tokenizer), decoding.mask_id}),
-            )  # fmt: skip
+        try:
+            with autocast:
+                output = generate(
+                    model, inputs.to(model.device), method="self_spec", block_size=decoding.block_size,
+                    mask_id=decoding.mask_id, temperature=decoding.temperature, seed=decoding.seed, row_ids=rows,
+                    max_new_tokens=decoding.max_new_tokens, eos_token_ids=ends, banned_token_ids=banned,
+                )  # fmt: skip
+        except FloatingPointError as error:
+            ids = ", ".join(texts[row]["id"] for row in rows)
+            raise ModelError(f"crops {ids}: {error}: the weights are damaged, or training has diverged") from error
         crops = [texts[row] for row in rows]
         completions = processor.batch_decode([ids.tolist() for ids in output.sequences], skip_special_tokens=True)
         scores = OCRReward(config).scores(
@@ -169,8 +176,8 @@ class DraftEvaluation(EvaluateConfig):
         super().__post_init__()
         if self.block_size is not None and self.block_size < 1:
             raise ConfigError(f"block_size: {self.block_size} must be at least 1")
-        if not self.temperatures or not all(0 <= value < 100 for value in self.temperatures):
-            raise ConfigError(f"temperatures: {self.temperatures} must be numbers of at least 0")
+        if not self.temperatures or not all(v == 0 or MIN_TEMPERATURE <= v < 100 for v in self.temperatures):
+            raise ConfigError(f"temperatures: {self.temperatures} must be 0 or between {MIN_TEMPERATURE} and 100 each")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -184,25 +191,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         state = PartialState(cpu=run.use_cpu)
         folder = resolve_checkpoint(model_args.model_name_or_path, model_args.revision)
         drafter = require_drafter(folder)
+        if model_args.attn_implementation not in (None, *ATTENTIONS):
+            raise ConfigError(
+                f"attn_implementation: {model_args.attn_implementation!r} does not take the masks of drafting; "
+                f"choose one of {', '.join(ATTENTIONS)}"
+            )
         processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+        check_mask_id(processor.tokenizer, drafter.mask_id)
         scorer = partial(score, config=rewards)
         dataset = load_split(data, split="eval", seed=run.evaluation_seed, check_scores=True, scorer=scorer)
         model = load_glm_ocr(folder, model_args).to(state.device)
         require_drafter(folder, model.get_input_embeddings().num_embeddings)
         output = make_folder(run.output_dir)
+        results = {}
+        for temperature in run.temperatures:
+            decoding = Decoding(
+                drafter.mask_id, run.block_size or drafter.bd_size, run.evaluation_batch_size,
+                run.max_completion_length, temperature, run.evaluation_seed, torch.bfloat16 if run.bf16 else None,
+            )  # fmt: skip
+            crops = read_crops(model, processor, dataset, rewards, decoding)
+            results[f"temperature {temperature:g}"] = summarise(crops)
+            if state.is_main_process:
+                write_crops(output / f"temperature_{temperature:g}.parquet", crops)
     except (ConfigError, DataError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    results = {}
-    for temperature in run.temperatures:
-        decoding = Decoding(
-            drafter.mask_id, run.block_size or drafter.bd_size, run.evaluation_batch_size, run.max_completion_length,
-            temperature, run.evaluation_seed, torch.bfloat16 if run.bf16 else None,
-        )  # fmt: skip
-        crops = read_crops(model, processor, dataset, rewards, decoding)
-        results[f"temperature {temperature:g}"] = summarise(crops)
-        if state.is_main_process:
-            write_crops(output / f"temperature_{temperature:g}.parquet", crops)
     if state.is_main_process:
         write_json(output / "drafting.json", results)
         print(format_table(results))

@@ -1,7 +1,8 @@
 """How many forward tokens each sample takes, from the image header and the reference, before any image is decoded.
 
 Packing needs the lengths of the whole dataset. A sample that cannot be trained on (no response, a response over the
-cap, longer than a row) has length 0 and is counted by reason; nothing is dropped without a word.
+cap, longer than a row, special tokens in its text) has length 0 and is counted by reason; nothing is dropped without a
+word.
 """
 
 from __future__ import annotations
@@ -92,18 +93,19 @@ def measure(dataset: Dataset, renderer: PromptRenderer, budget: RowBudget, *, th
     stored = dataset.with_format(None).cast_column("image", Image(decode=False))
     mine = range(state.process_index, len(stored), state.num_processes)
 
-    def measure_row(index: int) -> tuple[int, int, int, int]:
+    def measure_row(index: int) -> tuple[int, int, int, int, str]:
         row = stored[index]
         size = image_size(row["image"])
         prefix, image = renderer.prefix_tokens(row["prompt"], size), renderer.image_tokens(size)
-        return index, prefix, image, renderer.response_tokens(row["reference"])
+        flaw = "" if renderer.is_plain(row["reference"]) else "reference with a special token in its text"
+        return index, prefix, image, renderer.response_tokens(row["reference"]), flaw
 
     with ThreadPoolExecutor(threads) as pool:
         progress = tqdm(pool.map(measure_row, mine), desc="measuring samples", total=len(mine), unit="sample",
                         disable=not state.is_main_process)  # fmt: skip
         measured = sorted(gather_object(list(progress)))
-    _, prefix, image, response = (list(column) for column in zip(*measured, strict=True))
-    reasons = [_reason(*lengths, budget) for lengths in zip(prefix, response, strict=True)]
+    _, prefix, image, response, flaws = (list(column) for column in zip(*measured, strict=True))
+    reasons = [flaw or _reason(p, r, budget) for flaw, p, r in zip(flaws, prefix, response, strict=True)]
     skipped = Counter(reason for reason in reasons if reason)
     return SampleLengths(prefix, image, response, [not reason for reason in reasons], dict(skipped))
 
@@ -118,7 +120,8 @@ def check_glyphs(source: str, dataset: Dataset, lengths: SampleLengths) -> None:
         message = "missing: vision_warmup_steps needs it, see docs/DATA.md"
         raise DataError([Problem(source, None, "glyphs", message)])
     message = "the vision warm-up needs one character for each image token"
-    rows = zip(dataset["id"], dataset["glyphs"], lengths.image, lengths.usable, strict=True)
+    stored = dataset.with_format(None)  # the dataset's own transform would decode every image
+    rows = zip(stored["id"][:], stored["glyphs"][:], lengths.image, lengths.usable, strict=True)
     problems = [
         Problem(id_, None, "glyphs", message, f"{len(glyphs or '')} characters, {count} image tokens")
         for id_, glyphs, count, usable in rows
@@ -129,7 +132,7 @@ def check_glyphs(source: str, dataset: Dataset, lengths: SampleLengths) -> None:
 
 
 def _reason(prefix: int, response: int, budget: RowBudget) -> str:
-    """Why a sample cannot be trained on; empty if it can."""
+    """Why a sample of these lengths cannot be trained on; empty if it can."""
     if not response:
         return "empty response"
     if response > budget.max_response_tokens:

@@ -16,6 +16,8 @@ from PIL import Image
 from torch import Tensor
 from trl.data_utils import prepare_multimodal_messages
 
+from gravity_rl.joint.drafter import MASK_TOKEN
+
 _PLACEHOLDER = Image.new("RGB", (28, 28))
 
 
@@ -32,6 +34,9 @@ class PromptRenderer:
         self.template_kwargs = dict(template_kwargs or {})
         self._texts: dict[str, str] = {}
         self._counts: dict[str, int] = {}
+        tokenizer = processor.tokenizer
+        special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._reserved = (special | {processor.image_token_id}) - {tokenizer.unk_token_id}
 
     def text(self, prompt: Sequence[Mapping[str, str]]) -> str:
         """The prompt of a row as text with one image placeholder, up to where the response begins."""
@@ -58,6 +63,10 @@ class PromptRenderer:
     def response_tokens(self, reference: str) -> int:
         """Tokens of a reference, without an end token."""
         return len(self.response_ids(reference))
+
+    def is_plain(self, reference: str) -> bool:
+        """Whether a reference spells no special token (end, mask, image, ...): tokenizers read them out of any text."""
+        return MASK_TOKEN not in reference and self._reserved.isdisjoint(self.response_ids(reference))
 
     def response_ids(self, reference: str) -> list[int]:
         """Token ids of a reference, without an end token."""

@@ -70,10 +70,11 @@ def build_stages(
     for number, (first, end) in enumerate(stage_bounds(training)):
         name = "curriculum_data" if first < training.curriculum_steps else "train_data"
         dataset, lengths = measured[name]
+        tasks = dataset.with_format(None)["task"][:]  # the dataset's own transform would decode every image
         corrupted = first >= training.ar_only_steps
         try:
             plan = plan_rows(
-                _forward_tokens(lengths, budget, corrupted), dataset["task"], data.weights, budget=training.row_tokens,
+                _forward_tokens(lengths, budget, corrupted), tasks, data.weights, budget=training.row_tokens,
                 rows=(end - first) * rows_of_step, seed=training.seed * 1_000 + number,
             )  # fmt: skip
         except ValueError as error:

@@ -84,8 +84,8 @@ def command(run: JointRun, out: Path, overrides: Sequence[str] = ()) -> list[str
     ]  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status of the first step that failed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m gravity_rl.tiny", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/tiny"), help="folder to write")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="which steps to take")
@@ -95,8 +95,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         render_crops(args.out, args.workers)
     for run in RUNS:
         if run.name in args.steps:
-            subprocess.run(command(run, args.out), check=True)
+            status = subprocess.run(command(run, args.out)).returncode
+            if status:
+                return status
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,6 +20,7 @@ from gravity_rl.decoding.sampling import Sampler
     ({"max_new_tokens": 0}, "max_new_tokens: 0"),
     ({"temperature": -0.1}, "temperature: -0.1"),
     ({"temperature": float("nan")}, "temperature: nan"),
+    ({"temperature": 1e-40}, "temperature: 1e-40 is below 1e-06"),
     ({"temperature": float("inf")}, "temperature: inf"),
     ({"row_ids": [1, 2]}, "row_ids: 2 of them for 1 rows"),
     ({"eos_token_ids": [-1]}, r"eos_token_ids: \[-1\]"),

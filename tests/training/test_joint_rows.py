@@ -28,16 +28,19 @@ from joint_helpers import (
     stock_model,
 )
 from PIL import Image
+from run_helpers import joint_arguments
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gravity_rl.data.build import load_ocr_dataset
 from gravity_rl.data.config import DataConfig
 from gravity_rl.data.contract import DataError
+from gravity_rl.joint.config import parse_joint_config
 from gravity_rl.joint.lengths import RowBudget, SampleLengths, check_glyphs, image_size, measure
 from gravity_rl.joint.masks import CLEAN, CORRUPTED_1, CORRUPTED_2, PREFIX
 from gravity_rl.joint.prompts import PromptRenderer, prefix_positions
 from gravity_rl.joint.rows import NO_GLYPH, PackedRows, Stage
+from gravity_rl.joint.stages import build_stages
 from gravity_rl.joint.trainer import the_row
 
 PROMPT = [{"role": "user", "content": "Text Recognition:"}]
@@ -120,6 +123,19 @@ def test_measure_counts_tokens_and_skips_by_reason() -> None:
     too_long = measure(make_dataset(rows), renderer(), tight, threads=1)
     assert too_long.skipped[f"longer than a row of row_tokens ({room - 1})"] == 1
     assert too_long.usable == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize("token", ["<|image|>", "<|mask|>", "<|endoftext|>", "<|pad|>", "<|user|>"])
+def test_references_that_spell_a_special_token_are_skipped(token: str) -> None:
+    """They would put image placeholders, masks or ends into the response."""
+    image = {"bytes": encoded("JPEG", 6), "path": None}
+    rows = [
+        {"prompt": PROMPT, "image": image, "reference": reference, "id": reference}
+        for reference in (f"a{token}b", "a<|b|>é")
+    ]
+    lengths = measure(make_dataset(rows), renderer(), BUDGET, threads=1)
+    assert lengths.usable == [False, True]
+    assert lengths.skipped == {"reference with a special token in its text": 1}
 
 
 def test_measured_lengths_are_those_of_the_rows() -> None:
@@ -266,3 +282,16 @@ def test_glyphs_that_are_missing_altogether_are_one_problem() -> None:
     lengths = SampleLengths([9], [6], [2], [True], {})
     with pytest.raises(DataError, match="curriculum_data: glyphs: missing"):
         check_glyphs("curriculum_data", datasets.Dataset.from_dict({"id": ["page7"]}), lengths)
+
+
+def test_planning_decodes_no_image(glyph_crops: Path, tmp_path: Path) -> None:
+    """Only their headers are read: a transform that needs all columns would run for every look at a task."""
+
+    def fail(batch: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError("an image was decoded")
+
+    argv = joint_arguments(tmp_path, glyph_crops, tmp_path / "run", vision_warmup_steps=1, row_tokens=400)
+    config = parse_joint_config(argv)
+    dataset = load_ocr_dataset(config.data, split="train", seed=0, tokenizer=processor().tokenizer)
+    stages = build_stages(config.training, config.data, lambda _: dataset.with_transform(fail), renderer())
+    assert sum(len(stage.plan) for stage in stages) == config.training.max_steps
