@@ -1,5 +1,5 @@
 # make demo   install into .venv and run the main job on the tiny model
-# make joint  two minutes of joint AR + block-diffusion training on the tiny model, and what its drafts are worth
+# make joint  a few minutes of joint AR + block-diffusion training on the tiny model, and what its drafts are worth
 # make test   lint, type check and every test
 # make test-rewards   the reward library alone, installed without torch and numba, in an environment of its own
 PYTHON ?= python3
@@ -26,10 +26,10 @@ demo: $(INSTALLED)
 joint: $(INSTALLED)
 	$(BIN)/python -m gravity_rl.synth --out $(JOINT_OUT)/crops --preset tiny --train 2000 --heldout 60
 	$(BIN)/accelerate launch gravity_rl/adapt.py --config configs/adapt_tiny_cpu.yaml \
-	    --model_name_or_path shipped:tiny-reader --train_data $(JOINT_OUT)/crops/train.jsonl \
-	    --eval_data $(JOINT_OUT)/crops/heldout.jsonl --output_dir $(JOINT_OUT)/joint --max_steps 60
+	    --train_data $(JOINT_OUT)/crops/train.jsonl --eval_data $(JOINT_OUT)/crops/heldout.jsonl \
+	    --output_dir $(JOINT_OUT)/joint --max_steps 150 --warmup_steps 15
 	$(BIN)/python -m gravity_rl.joint.evaluate --model_name_or_path $(JOINT_OUT)/joint/final \
-	    --eval_data $(JOINT_OUT)/crops/heldout.jsonl --output_dir $(JOINT_OUT)/drafting
+	    --eval_data $(JOINT_OUT)/crops/heldout.jsonl --output_dir $(JOINT_OUT)/drafting --max_completion_length 256
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .

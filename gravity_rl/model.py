@@ -23,8 +23,12 @@ from gravity_rl.processor import load_processor
 from gravity_rl.run_config import ModelArguments
 
 _SHIPPED = Path(__file__).resolve().parent / "tiny"
-#: Name → folder: the demo's start, with its teacher's faults, and the model before them.
-SHIPPED_CHECKPOINTS = {"shipped:tiny": _SHIPPED / "checkpoint", "shipped:tiny-reader": _SHIPPED / "reader"}
+#: Name → folder: an AR model, the same with a drafter, and the demo's start, with a drafter and its teacher's faults.
+SHIPPED_CHECKPOINTS = {
+    "shipped:tiny-ar": _SHIPPED / "ar",
+    "shipped:tiny-reader": _SHIPPED / "reader",
+    "shipped:tiny": _SHIPPED / "checkpoint",
+}
 
 _SNAPSHOT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 # Image processors whose `size` counts each pixel once per temporal slot of a patch; others count it once.

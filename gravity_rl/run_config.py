@@ -41,7 +41,10 @@ class ModelArguments:
 
     model_name_or_path: str = field(
         default="",
-        metadata={"help": "Checkpoint folder, hub name, or `shipped:tiny` for the tiny model of this package."},
+        metadata={
+            "help": "Checkpoint folder, hub name, or a tiny model of this package: shipped:tiny, shipped:tiny-reader, "
+            "shipped:tiny-ar."
+        },
     )
     revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of a hub checkpoint."})
     dtype: str = field(

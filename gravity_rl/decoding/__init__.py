@@ -1,8 +1,13 @@
 """Batched decoding of GLM-OCR models, plain or self-speculative, with the same output either way.
 
-    from gravity_rl.decoding import generate
-    out = generate(model, inputs, method="self_spec", mask_id=mask_id, block_size=16, eos_token_ids=[eos],
-                   banned_token_ids=never_sampled_ids(model, tokenizer), max_new_tokens=512)
+    folder = resolve_checkpoint("shipped:tiny-reader")                  # gravity_rl.model
+    model, processor = AutoModelForImageTextToText.from_pretrained(folder), load_ocr_processor(folder)
+    inputs = processor.apply_chat_template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True,
+                                           return_tensors="pt", processor_kwargs={"padding": True})
+    out = generate(model, inputs, method="self_spec", mask_id=require_drafter(folder).mask_id, block_size=16,
+                   eos_token_ids=[processor.tokenizer.eos_token_id], max_new_tokens=512,
+                   banned_token_ids=never_sampled_ids(model, processor.tokenizer))
+    processor.batch_decode(out.sequences, skip_special_tokens=True)
 
 A sample is a pure function of the model, the prompt, the seed and the row id: neither the method, the window, the
 batch nor the order of rows changes it, up to near-ties in the rounding of differently shaped matrix products (none in

@@ -55,7 +55,7 @@ UNUSED: dict[str, str] = {
     **dict.fromkeys(["fsdp", "fsdp_config"], "use plain data parallelism or ZeRO-2"),
 }  # fmt: skip
 ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "gradient_checkpointing_kwargs": ("gradient_checkpointing", (True,)),
+    "activation_checkpointing_kwargs": ("activation_checkpointing", (True,)),
 }
 
 _Limit = tuple[Callable[[float], bool], str]

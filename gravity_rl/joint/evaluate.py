@@ -3,7 +3,7 @@
 Greedy decoding commits the verifier's own predictions, so the reward at temperature 0 is that of AR greedy decoding.
 Joint training runs this every ``evaluation_steps``; on its own:
 
-    python -m gravity_rl.joint.evaluate --model_name_or_path shipped:tiny --eval_data heldout.jsonl
+    python -m gravity_rl.joint.evaluate --model_name_or_path shipped:tiny-reader --eval_data heldout.jsonl
 """
 
 from __future__ import annotations

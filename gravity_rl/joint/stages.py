@@ -8,6 +8,7 @@ planned for each stage by itself.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +19,7 @@ from gravity_rl.data.config import DataConfig
 from gravity_rl.data.contract import DataError, Problem
 from gravity_rl.joint.config import JointConfig
 from gravity_rl.joint.lengths import RowBudget, SampleLengths, check_glyphs, measure
-from gravity_rl.joint.packing import plan_rows
+from gravity_rl.joint.packing import RowPlan, plan_rows
 from gravity_rl.joint.prompts import PromptRenderer
 from gravity_rl.joint.rows import Stage
 
@@ -65,6 +66,8 @@ def build_stages(
         measured[name] = (dataset, lengths)
     for name in warmed_up(training):
         check_glyphs(name, *measured[name])
+    if training.process_index == 0:
+        logger.info("planning the rows of %d steps; task weights apply from here on", training.max_steps)
     stages: list[Stage] = []
     rows_of_step = training.gradient_accumulation_steps * training.world_size
     for number, (first, end) in enumerate(stage_bounds(training)):
@@ -79,6 +82,8 @@ def build_stages(
             )  # fmt: skip
         except ValueError as error:
             raise DataError([Problem(name, None, "source", str(error), _skipped(lengths))]) from error
+        if training.process_index == 0:
+            report_plan(f"{name}, steps {first + 1} to {end}", plan, tasks)
         offset = stages[-1].draw_offset + int(stages[-1].plan.draws.max()) + 1 if stages else 0
         stages.append(Stage(dataset, plan, corrupted, offset))
     return stages
@@ -107,6 +112,16 @@ def report_skipped(name: str, lengths: SampleLengths) -> None:
     logger.info("%s: %d samples, %d skipped", name, total, total - sum(lengths.usable))
     for reason, count in sorted(lengths.skipped.items()):
         logger.warning("%s: skipping %d samples: %s", name, count, reason)
+
+
+def report_plan(name: str, plan: RowPlan, tasks: Sequence[str]) -> None:
+    """Say what a stage trains on: rows, samples of each task, and how often each is seen."""
+    drawn, available = Counter(tasks[sample] for sample in plan.samples), Counter(tasks)
+    shares = ", ".join(
+        f"{task} {count / len(plan.samples):.0%} ({count / available[task]:.2f} passes)"
+        for task, count in sorted(drawn.items())
+    )
+    logger.info("%s: %d rows of about %.1f samples: %s", name, len(plan), len(plan.samples) / max(1, len(plan)), shares)
 
 
 def _skipped(lengths: SampleLengths) -> str:

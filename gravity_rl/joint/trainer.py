@@ -74,6 +74,7 @@ class JointTrainer(AtomicCheckpointMixin):
         self._metrics = {"train": defaultdict(list)}
         self._sums: Tensor | None = None
         self._speed = _Speed()
+        self._vision_rate = 0.0
         super().__init__(
             model=model, args=args, train_dataset=rows, data_collator=the_row, processing_class=processor,
             settings=settings, drafter=drafter,
@@ -116,6 +117,7 @@ class JointTrainer(AtomicCheckpointMixin):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """One row; at the last of an optimiser step, its statistics are added up over the processes."""
+        self._vision_rate = self.optimizer.param_groups[1]["lr"]  # of this step; the schedule moves on before log
         loss = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients and self._sums is not None:
             totals = self.accelerator.reduce(self._sums, reduction="sum").tolist()
@@ -131,7 +133,7 @@ class JointTrainer(AtomicCheckpointMixin):
             totals = {name: sum(values) for name, values in self._metrics["train"].items()}
             logs = logs | row_metrics(totals, self.args.row_tokens)
             logs["tokens_per_second"] = self._speed.read()
-            logs["vision_learning_rate"] = self.lr_scheduler.get_last_lr()[1]
+            logs["vision_learning_rate"] = self._vision_rate
             self._metrics["train"].clear()
         super().log(logs, start_time)
 

@@ -10,7 +10,7 @@ from trl.data_utils import prepare_multimodal_messages
 
 from gravity_rl.decoding import generate
 from gravity_rl.joint.drafter import require_drafter
-from gravity_rl.model import SHIPPED_CHECKPOINTS, load_ocr_processor, never_sampled_ids
+from gravity_rl.model import SHIPPED_CHECKPOINTS, ModelError, load_ocr_processor, never_sampled_ids
 from gravity_rl.processor import GlmOcrImageProcessor
 from gravity_rl.synth.crops import Crop, crop_seed, sample_crop
 from gravity_rl.synth.knobs import PRESETS
@@ -92,7 +92,12 @@ def test_the_shipped_checkpoints_are_small_and_load_with_stock_classes(name):
     assert len(processor.tokenizer) <= model.config.text_config.vocab_size
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED_CHECKPOINTS))
+def test_the_ar_checkpoint_has_no_drafter():
+    with pytest.raises(ModelError, match=r"has no block_diffusion\.json"):
+        require_drafter(SHIPPED_CHECKPOINTS["shipped:tiny-ar"])
+
+
+@pytest.mark.parametrize("name", ["shipped:tiny", "shipped:tiny-reader"])
 def test_shipped_checkpoints_draft_for_themselves(name):
     """A share of the held-out figures in docs/LOG.md: far from them, the drafter or its mask token is broken."""
     drafter = require_drafter(SHIPPED_CHECKPOINTS[name], vocab_size=160)
