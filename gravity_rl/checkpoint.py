@@ -16,15 +16,17 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from gravity_rl.interrupt import StopOnSignalCallback
+from gravity_rl.interrupt import StopOnSignalCallback, start_shielded
 from gravity_rl.joint.drafter import BlockDiffusion, write_block_diffusion
 from gravity_rl.manifest import MANIFEST, file_entry, read_manifest
 from gravity_rl.resume import STAGING, clean_run_directory, complete_checkpoints
@@ -103,6 +105,13 @@ class AtomicCheckpointMixin(Trainer):
         self._publish(path, lambda staging: self.save_model(str(staging), _internal_call=True))
 
     # --- overridden hooks of the stock trainer ---
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The stock loader, whose worker processes leave signals to this one."""
+        loader = super().get_train_dataloader()
+        wrapped = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader that starts the workers
+        wrapped.worker_init_fn = partial(start_shielded, wrapped.worker_init_fn)
+        return loader
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # resumed at the end: the stock loop would go on

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,18 @@ class StopOnSignalCallback(TrainerCallback):
             self._receive(signal.SIGTERM)
         number = torch.tensor([self._received or 0], device=self.trainer.accelerator.device)
         return int(self.trainer.accelerator.gather(number).max())
+
+
+def start_shielded(initialise: Callable[[int], None] | None, worker_id: int) -> None:
+    """Initialise a loader worker that ignores the signals which stop a run.
+
+    A terminal, ``timeout`` and batch systems signal all processes of a run. A worker that dies of it would end the run
+    with an error before its checkpoint; workers end with the loader, or when their parent is gone.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    if initialise is not None:
+        initialise(worker_id)
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -46,6 +46,8 @@ UNUSED: dict[str, str] = {
     **dict.fromkeys(["per_device_train_batch_size", "auto_find_batch_size"], _ROWS),
     **dict.fromkeys(["data_seed", "train_sampling_strategy", "length_column_name", "dataloader_drop_last",
                      "dataloader_in_order", "ignore_data_skip", "accelerator_config"], _ORDER),
+    "gradient_checkpointing": "transformers calls it activation_checkpointing now",
+    "gradient_checkpointing_kwargs": "transformers calls it activation_checkpointing_kwargs now",
     "remove_unused_columns": "a row is built from all the columns that it needs",
     "disable_tqdm": "set log_level to silence a run",
     "enable_jit_checkpoint": "SIGTERM already writes a checkpoint",

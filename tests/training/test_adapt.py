@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -412,3 +415,17 @@ def test_a_drafter_file_of_another_checkpoint_is_refused(
 def test_flex_attention_needs_a_gpu(tiny_checkpoint: Path, crops: Crops, tmp_path: Path, capsys: Capture) -> None:
     assert main(joint_arguments(tiny_checkpoint, crops.train, tmp_path / "run", attention="flex")) == 2
     assert "attention: flex needs a GPU" in capsys.readouterr().err
+
+
+def test_loader_workers_leave_signals_to_the_trainer(tiny_checkpoint: Path, crops: Crops, tmp_path: Path) -> None:
+    """A terminal or a batch system signals all processes of a run; the rows of the last steps are still needed."""
+    trainer = trainer_of(tiny_checkpoint, crops.train, tmp_path / "run", dataloader_num_workers=1)
+    loader = trainer.get_train_dataloader()
+    rows = iter(loader)
+    next(rows)
+    workers = multiprocessing.active_children()
+    assert workers
+    for worker in workers:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(worker.pid, number)
+    assert len(list(rows)) == len(loader) - 1

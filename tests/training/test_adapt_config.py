@@ -127,7 +127,8 @@ def test_unused_settings_exist_in_transformers() -> None:
         ("fsdp", "full_shard", "ZeRO-2"),
         ("mixture_size", "100", "as long as the run"),
         ("attn_implementation", "sdpa", "set attention"),
-        ("gradient_checkpointing_kwargs", '{"use_reentrant": false}', "gradient_checkpointing"),
+        ("activation_checkpointing_kwargs", '{"use_reentrant": false}', "activation_checkpointing"),
+        ("gradient_checkpointing", "true", "activation_checkpointing"),
     ],
 )
 def test_settings_without_effect_are_refused(name: str, value: str, advice: str) -> None:
