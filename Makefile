@@ -23,12 +23,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/python -m gravity_rl.demo $(DEMO_FLAGS)
 
+# One thread: two are no faster for a model of this size, and collapse when another program runs.
 joint: $(INSTALLED)
 	$(BIN)/python -m gravity_rl.synth --out $(JOINT_OUT)/crops --preset tiny --train 2000 --heldout 60
 	$(BIN)/accelerate launch gravity_rl/adapt.py --config configs/adapt_tiny_cpu.yaml \
 	    --train_data $(JOINT_OUT)/crops/train.jsonl --eval_data $(JOINT_OUT)/crops/heldout.jsonl \
 	    --output_dir $(JOINT_OUT)/joint --max_steps 150 --warmup_steps 15 --resume_from_checkpoint latest
-	$(BIN)/python -m gravity_rl.joint.evaluate --model_name_or_path $(JOINT_OUT)/joint/final \
+	OMP_NUM_THREADS=1 $(BIN)/python -m gravity_rl.joint.evaluate --model_name_or_path $(JOINT_OUT)/joint/final \
 	    --eval_data $(JOINT_OUT)/crops/heldout.jsonl --output_dir $(JOINT_OUT)/drafting --max_completion_length 256
 
 test: $(INSTALLED)
