@@ -117,7 +117,7 @@ def build_rows(preset: str, count: int) -> list[Row]:
     lengths = []
     for crop in crops:
         prefix = renderer.prefix_tokens(crop["prompt"], crop["image"].size[::-1])
-        tokens = budget.joint_tokens(prefix, renderer.response_tokens(crop["reference"]))
+        tokens = budget.joint_tokens(prefix, len(renderer.response_ids(crop["reference"])))
         lengths.append(tokens if tokens <= setting.row_tokens else 0)
     tasks = [TASKS[index % len(TASKS)] for index in range(CROPS)]
     plan = plan_rows(lengths, tasks, WEIGHTS, budget=setting.row_tokens, rows=count, seed=0)

@@ -23,7 +23,6 @@ from datasets import Dataset
 from transformers import set_seed
 
 from gravity_rl.checkpoint import CheckpointError
-from gravity_rl.config import check_optimizer
 from gravity_rl.data import DataError
 from gravity_rl.data.config import DataConfig
 from gravity_rl.evaluate import load_split
@@ -39,6 +38,7 @@ from gravity_rl.joint.trainer import JointTrainer
 from gravity_rl.launcher import run_entry_point
 from gravity_rl.model import ModelError, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
+from gravity_rl.preflight import check_optimizer
 from gravity_rl.recorder import RunDirectory, read_json, write_json
 from gravity_rl.resume import choose_checkpoint, hold_run_directory
 from gravity_rl.run_config import RunConfig

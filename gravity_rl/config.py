@@ -10,18 +10,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from transformers import Trainer, get_scheduler
 from trl import GRPOConfig
 
 from gravity_rl.data.config import DataConfig
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.preflight import check_batch_arithmetic
-from gravity_rl.run_config import ModelArguments, RunConfig, default_of, plain
+from gravity_rl.run_config import (
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Limit,
+    ModelArguments,
+    RunConfig,
+    check_limits,
+    default_of,
+    plain,
+)
 from gravity_rl.unused import ONLY_WITH, is_unused, reason_unused, refuse_unused
 from rewards import RewardConfig
 
@@ -31,19 +39,15 @@ REWARD_TIMEOUT_S = 10.0
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")  # as in TRL's loss
 SCALE_REWARDS = ("group", "batch", "none", True, False)
 
-_Limit = tuple[Callable[[float], bool], str]
-_POSITIVE: _Limit = (lambda value: 0 < value < math.inf, "a positive number")
-_NOT_NEGATIVE: _Limit = (lambda value: 0 <= value < math.inf, "a finite number that is not negative")
-_AT_LEAST_1: _Limit = (lambda value: value >= 1, "at least 1")
 # What a setting must be, unless it is unset.
-_LIMITS: dict[str, _Limit] = {
+_LIMITS: dict[str, Limit] = {
     **dict.fromkeys(["rollout_batch_size", "evaluation_batch_size", "max_completion_length", "save_total_limit"],
-                    _AT_LEAST_1),
+                    AT_LEAST_1),
     **dict.fromkeys(["temperature", "repetition_penalty", "save_steps", "logging_steps", "num_train_epochs",
                      "reward_timeout"],
-                    _POSITIVE),
+                    POSITIVE),
     **dict.fromkeys(["learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "top_k", "evaluation_seed",
-                     "dataloader_num_workers", "reward_workers"], _NOT_NEGATIVE),
+                     "dataloader_num_workers", "reward_workers"], NOT_NEGATIVE),
     "max_steps": (lambda value: value > 0 or value == -1, "at least 1, or -1 to train for num_train_epochs"),
     "top_p": (lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
     "min_p": (lambda value: 0 <= value <= 1, "between 0 and 1"),
@@ -173,10 +177,7 @@ class GravityConfig(GRPOConfig):
             raise ConfigError(f"rollout: {self.rollout!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}")
         if not self.output_dir:
             raise ConfigError("output_dir is empty: name the folder that the run is written to")
-        for name, (is_within, expected) in _LIMITS.items():
-            value = getattr(self, name)
-            if value is not None and not is_within(value):
-                raise ConfigError(f"{name}: {value} must be {expected}")
+        check_limits(self, _LIMITS)
         if self.epsilon_high is not None and not self.epsilon_high >= self.epsilon:
             raise ConfigError(f"epsilon_high: {self.epsilon_high} must be at least epsilon, which is {self.epsilon}")
         for name, values in (("loss_type", LOSS_TYPES), ("scale_rewards", SCALE_REWARDS)):
@@ -225,40 +226,3 @@ def parse_config(argv: Sequence[str]) -> RunConfig:
         is_hidden=is_unused,
     )
     return RunConfig(*parser.parse(argv))
-
-
-def check_optimizer(config: Any) -> None:
-    """Make sure that the configured optimiser and schedule run here, by one step on a small tensor.
-
-    Args:
-        config: ``TrainingArguments`` that remember ``as_given`` what they were given.
-
-    Raises:
-        ConfigError: the optimiser needs a package that is missing or does not run, or the schedule does not take
-            its ``lr_scheduler_kwargs``.
-    """
-    name = str(config.as_given["optim"])
-    advice = "set `optim: adamw_torch` (fp32 states) to train without it"
-    weight = torch.nn.Parameter(torch.zeros(4096, device=config.device))
-    weight.grad = torch.ones_like(weight)
-    try:
-        if "8bit" in name:
-            import bitsandbytes
-
-            bitsandbytes.optim.AdamW8bit([weight], lr=1e-3, min_8bit_size=1).step()
-        Trainer.get_optimizer_cls_and_kwargs(config)
-    except (ImportError, OSError, RuntimeError, AttributeError, NotImplementedError, ValueError) as error:
-        package = "bitsandbytes, which does not run here" if "8bit" in name else "what is missing here"
-        raise ConfigError(f"optim: {name} needs {package} ({type(error).__name__}: {error}); {advice}") from error
-    _check_schedule(config, torch.optim.SGD([weight], lr=1e-3))
-
-
-def _check_schedule(config: Any, optimizer: torch.optim.Optimizer) -> None:
-    try:
-        get_scheduler(
-            config.lr_scheduler_type, optimizer, num_warmup_steps=1, num_training_steps=10,
-            scheduler_specific_kwargs=dict(config.lr_scheduler_kwargs or {}),
-        )  # fmt: skip
-    except (TypeError, ValueError) as error:
-        name, given = (config.as_given[key] for key in ("lr_scheduler_type", "lr_scheduler_kwargs"))
-        raise ConfigError(f"lr_scheduler_type: {name} does not take lr_scheduler_kwargs: {given} ({error})") from error

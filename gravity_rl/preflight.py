@@ -1,12 +1,16 @@
-"""Does the arithmetic of batches, processes and checkpoints work out? If not, which values would do?
+"""Do optimiser and schedule run here, and does the arithmetic of batches, processes and checkpoints work out?
 
-Runs with every start, before data or model are touched. TRL checks some of this later and names no way out.
+Runs with every start, before data or model are touched, and says which values would do. TRL checks some of this later
+and names no way out.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import Trainer, get_scheduler
 
 from gravity_rl.parsing import ConfigError
 
@@ -171,3 +175,40 @@ def _nearest_divisors(total: int, value: int) -> list[int]:
 
 def _either(values: list[int]) -> str:
     return " or ".join(map(str, values)) or "(none)"
+
+
+def check_optimizer(config: Any) -> None:
+    """Make sure that the configured optimiser and schedule run here, by one step on a small tensor.
+
+    Args:
+        config: ``TrainingArguments`` that remember ``as_given`` what they were given.
+
+    Raises:
+        ConfigError: the optimiser needs a package that is missing or does not run, or the schedule does not take
+            its ``lr_scheduler_kwargs``.
+    """
+    name = str(config.as_given["optim"])
+    advice = "set `optim: adamw_torch` (fp32 states) to train without it"
+    weight = torch.nn.Parameter(torch.zeros(4096, device=config.device))
+    weight.grad = torch.ones_like(weight)
+    try:
+        if "8bit" in name:
+            import bitsandbytes
+
+            bitsandbytes.optim.AdamW8bit([weight], lr=1e-3, min_8bit_size=1).step()
+        Trainer.get_optimizer_cls_and_kwargs(config)
+    except (ImportError, OSError, RuntimeError, AttributeError, NotImplementedError, ValueError) as error:
+        package = "bitsandbytes, which does not run here" if "8bit" in name else "what is missing here"
+        raise ConfigError(f"optim: {name} needs {package} ({type(error).__name__}: {error}); {advice}") from error
+    _check_schedule(config, torch.optim.SGD([weight], lr=1e-3))
+
+
+def _check_schedule(config: Any, optimizer: torch.optim.Optimizer) -> None:
+    try:
+        get_scheduler(
+            config.lr_scheduler_type, optimizer, num_warmup_steps=1, num_training_steps=10,
+            scheduler_specific_kwargs=dict(config.lr_scheduler_kwargs or {}),
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        name, given = (config.as_given[key] for key in ("lr_scheduler_type", "lr_scheduler_kwargs"))
+        raise ConfigError(f"lr_scheduler_type: {name} does not take lr_scheduler_kwargs: {given} ({error})") from error

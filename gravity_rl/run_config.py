@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +25,25 @@ _FREE_TO_CHANGE = ("output_dir", "report_to", "run_name", "project", "disable_tq
                    "skip_memory_metrics", "eval_data", "max_eval_rows", "image_check_workers",
                    "data_cache_dir", "reward_workers", "reward_timeout")  # fmt: skip
 _FREE_PREFIXES = ("logging_", "log_", "save_", "evaluation_", "dataloader_", "hub_", "trackio_")
+
+
+#: Whether a value is allowed, and what is expected.
+Limit = tuple[Callable[[float], bool], str]
+POSITIVE: Limit = (lambda value: 0 < value < math.inf, "a positive number")
+NOT_NEGATIVE: Limit = (lambda value: 0 <= value < math.inf, "a finite number that is not negative")
+AT_LEAST_1: Limit = (lambda value: value >= 1, "at least 1")
+
+
+def check_limits(config: Any, limits: Mapping[str, Limit]) -> None:
+    """Check what settings must be, unless they are unset.
+
+    Raises:
+        ConfigError: naming the setting and what is expected.
+    """
+    for name, (is_within, expected) in limits.items():
+        value = getattr(config, name)
+        if value is not None and not is_within(value):
+            raise ConfigError(f"{name}: {value} must be {expected}")
 
 
 class TrainingSection(Protocol):

@@ -25,7 +25,7 @@ from datasets import Dataset
 from transformers import set_seed
 
 from gravity_rl.checkpoint import CheckpointError
-from gravity_rl.config import OCR_REWARD, GravityConfig, RunConfig, check_optimizer, parse_config
+from gravity_rl.config import OCR_REWARD, GravityConfig, RunConfig, parse_config
 from gravity_rl.data import DataError
 from gravity_rl.dry_run import dry_run, scratch_directory
 from gravity_rl.evaluate import evaluate, load_split
@@ -34,7 +34,7 @@ from gravity_rl.launcher import run_entry_point
 from gravity_rl.metrics import format_results
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
-from gravity_rl.preflight import check_batch_arithmetic, check_prompt_count, check_resumable
+from gravity_rl.preflight import check_batch_arithmetic, check_optimizer, check_prompt_count, check_resumable
 from gravity_rl.recorder import RunDirectory, read_json, write_json
 from gravity_rl.resume import choose_checkpoint, hold_run_directory
 from gravity_rl.reward_functions import RewardError, load_reward_functions

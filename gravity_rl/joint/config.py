@@ -8,8 +8,7 @@ error. ``docs/JOINT.md`` explains the stages.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,17 @@ from gravity_rl.data.config import DataConfig
 from gravity_rl.joint.corruption import MASK_SCHEDULES
 from gravity_rl.joint.masks import MASK_KINDS
 from gravity_rl.parsing import ConfigError, StrictParser
-from gravity_rl.run_config import ModelArguments, RunConfig, default_of, plain
+from gravity_rl.run_config import (
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Limit,
+    ModelArguments,
+    RunConfig,
+    check_limits,
+    default_of,
+    plain,
+)
 from gravity_rl.unused import refuse_unused
 from rewards import RewardConfig
 
@@ -60,17 +69,13 @@ ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "activation_checkpointing_kwargs": ("activation_checkpointing", (True,)),
 }
 
-_Limit = tuple[Callable[[float], bool], str]
-_POSITIVE: _Limit = (lambda value: 0 < value < math.inf, "a positive number")
-_NOT_NEGATIVE: _Limit = (lambda value: 0 <= value < math.inf, "a finite number that is not negative")
-_AT_LEAST_1: _Limit = (lambda value: value >= 1, "at least 1")
-_LIMITS: dict[str, _Limit] = {
+_LIMITS: dict[str, Limit] = {
     **dict.fromkeys(["max_steps", "gradient_accumulation_steps", "block_size", "row_tokens", "max_response_tokens",
-                     "evaluation_batch_size", "evaluation_max_new_tokens", "save_total_limit"], _AT_LEAST_1),
-    **dict.fromkeys(["learning_rate", "max_grad_norm", "save_steps", "logging_steps"], _POSITIVE),
+                     "evaluation_batch_size", "evaluation_max_new_tokens", "save_total_limit"], AT_LEAST_1),
+    **dict.fromkeys(["learning_rate", "max_grad_norm", "save_steps", "logging_steps"], POSITIVE),
     **dict.fromkeys(["vision_learning_rate", "weight_decay", "ar_loss_weight", "diffusion_loss_weight", "warmup_steps",
                      "ar_only_steps", "curriculum_steps", "vision_warmup_steps", "evaluation_steps",
-                     "dataloader_num_workers"], _NOT_NEGATIVE),
+                     "dataloader_num_workers"], NOT_NEGATIVE),
     "evaluation_block_size": (lambda value: value >= 1, "at least 1"),
     "blank_glyph_weight": (lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
     "seed": (lambda value: 0 <= value < 2**32, "between 0 and 2**32 - 1"),
@@ -198,10 +203,7 @@ class JointConfig(TrainingArguments):
     def _check_own(self) -> None:
         if not self.output_dir:
             raise ConfigError("output_dir is empty: name the folder that the run is written to")
-        for name, (is_within, expected) in _LIMITS.items():
-            value = getattr(self, name)
-            if value is not None and not is_within(value):
-                raise ConfigError(f"{name}: {value} must be {expected}")
+        check_limits(self, _LIMITS)
         for name, values in (("mask_schedule", MASK_SCHEDULES), ("attention", ATTENTIONS)):
             if getattr(self, name) not in values:
                 raise ConfigError(f"{name}: {getattr(self, name)!r} is unknown; choose one of {', '.join(values)}")

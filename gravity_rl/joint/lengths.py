@@ -97,8 +97,9 @@ def measure(dataset: Dataset, renderer: PromptRenderer, budget: RowBudget, *, th
         row = stored[index]
         size = image_size(row["image"])
         prefix, image = renderer.prefix_tokens(row["prompt"], size), renderer.image_tokens(size)
-        flaw = "" if renderer.is_plain(row["reference"]) else "reference with a special token in its text"
-        return index, prefix, image, renderer.response_tokens(row["reference"]), flaw
+        response = renderer.response_ids(row["reference"])
+        flaw = "" if renderer.is_plain(row["reference"], response) else "reference with a special token in its text"
+        return index, prefix, image, len(response), flaw
 
     with ThreadPoolExecutor(threads) as pool:
         progress = tqdm(pool.map(measure_row, mine), desc="measuring samples", total=len(mine), unit="sample",

@@ -60,13 +60,9 @@ class PromptRenderer:
         image_processor = self.processor.image_processor
         return image_processor.get_number_of_image_patches(*size) // image_processor.merge_size**2
 
-    def response_tokens(self, reference: str) -> int:
-        """Tokens of a reference, without an end token."""
-        return len(self.response_ids(reference))
-
-    def is_plain(self, reference: str) -> bool:
+    def is_plain(self, reference: str, response_ids: Sequence[int]) -> bool:
         """Whether a reference spells no special token (end, mask, image, ...): tokenizers read them out of any text."""
-        return MASK_TOKEN not in reference and self._reserved.isdisjoint(self.response_ids(reference))
+        return MASK_TOKEN not in reference and self._reserved.isdisjoint(response_ids)
 
     def response_ids(self, reference: str) -> list[int]:
         """Token ids of a reference, without an end token."""

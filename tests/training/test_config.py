@@ -11,11 +11,13 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
-from gravity_rl.config import ModelArguments, RunConfig, check_optimizer, parse_config
+from gravity_rl.config import RunConfig, parse_config
 from gravity_rl.data.config import DataConfig
 from gravity_rl.evaluate import EvaluateConfig
 from gravity_rl.parsing import ConfigError, StrictParser
+from gravity_rl.preflight import check_optimizer
 from gravity_rl.resources import resource_dir
+from gravity_rl.run_config import ModelArguments
 from rewards import RewardConfig
 from rewards.types import ROBUST
 
