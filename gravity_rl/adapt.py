@@ -177,7 +177,7 @@ class HeldOut:
         """Metrics ``heldout/<task>/<name>`` of the trainer's model after ``step`` optimiser steps."""
         training = self.config.training
         decoding = Decoding(
-            mask_id=self.drafter.mask_id,
+            drafter=self.drafter,
             block_size=training.evaluation_block_size or training.block_size,
             batch_size=training.evaluation_batch_size,
             max_new_tokens=training.evaluation_max_new_tokens,

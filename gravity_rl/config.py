@@ -12,11 +12,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from trl import GRPOConfig
 
 from gravity_rl.data.config import DataConfig
+from gravity_rl.decoding import MIN_TEMPERATURE
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.preflight import check_batch_arithmetic
 from gravity_rl.run_config import (
@@ -33,7 +34,9 @@ from gravity_rl.run_config import (
 from gravity_rl.unused import ONLY_WITH, is_unused, reason_unused, refuse_unused
 from rewards import RewardConfig
 
-ROLLOUT_ENGINES = ("transformers",)
+#: TRL's own generation, and the two methods of ``gravity_rl.decoding``.
+ROLLOUT_ENGINES = ("transformers", "ar", "self_spec")
+AUTO = "auto"
 OCR_REWARD = "ocr"
 REWARD_TIMEOUT_S = 10.0
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")  # as in TRL's loss
@@ -103,13 +106,25 @@ class GravityConfig(GRPOConfig):
         },
     )
     rollout: str = field(
-        default="transformers", metadata={"help": f"Generation engine, one of: {', '.join(ROLLOUT_ENGINES)}."}
+        default="transformers",
+        metadata={
+            "help": "Generation engine: `transformers` for any model; for GLM-OCR `ar`, or `self_spec` with the same "
+            "completions in far fewer forwards if the start checkpoint has a drafter."
+        },
+    )
+    rollout_block_size: str = field(
+        default=AUTO,
+        metadata={
+            "help": "Tokens that `rollout: self_spec` drafts at once, or `auto` to follow what is fastest. Completions "
+            "do not depend on it."
+        },
     )
     rollout_batch_size: int | None = field(
         default=None,
         metadata={
             "help": "Completions generated together on one device; none generates a device's whole share of "
-            "the generation batch at once. Lower it when generation runs out of memory."
+            "the generation batch at once. Lower it when generation runs out of memory. With `ar` and `self_spec` "
+            "the next completion takes the place of a finished one."
         },
     )
     reward_functions: list[str] = field(
@@ -167,14 +182,15 @@ class GravityConfig(GRPOConfig):
             if getattr(self, "distributed_state", None) is not None:  # set once the processes are known
                 check_batch_arithmetic(self, self.world_size)  # names the values that would work
             raise
+        self._check_generation()
 
     def is_unused(self, name: str) -> bool:
         """Whether the setting never has an effect on GRPO training."""
         return is_unused(name)
 
     def _check_own(self) -> None:
-        if self.rollout not in ROLLOUT_ENGINES:
-            raise ConfigError(f"rollout: {self.rollout!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}")
+        check_rollout_name(self.rollout)
+        parse_block_size(self.rollout_block_size)
         if not self.output_dir:
             raise ConfigError("output_dir is empty: name the folder that the run is written to")
         check_limits(self, _LIMITS)
@@ -185,6 +201,25 @@ class GravityConfig(GRPOConfig):
             if value not in values:
                 raise ConfigError(f"{name}: {value!r} is unknown; choose one of {', '.join(map(str, values))}")
         self._check_rewards()
+
+    def _check_generation(self) -> None:
+        """Refuse what the chosen engine would not do."""
+        if self.rollout == "transformers":
+            return
+        others = sorted({*(self.generation_kwargs or {})} - {"suppress_tokens"})
+        reasons = {
+            "repetition_penalty": self.repetition_penalty != 1 and "which token comes next would depend on all before",
+            "cache_implementation": self.cache_implementation is not None and "it has a cache of its own",
+            "generation_kwargs": bool(others) and f"of these it takes suppress_tokens, not {', '.join(others)}",
+            "temperature": self.temperature < MIN_TEMPERATURE and f"the least is {MIN_TEMPERATURE}",
+            "torch_compile": self.torch_compile and "the shapes of its forwards change from round to round",
+        }
+        for name, reason in reasons.items():
+            if reason:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)!r} does not go with rollout: {self.rollout}: {reason}; leave it "
+                    "out, or set rollout: transformers"
+                )
 
     def _check_rewards(self) -> None:
         if not self.reward_functions:
@@ -212,6 +247,29 @@ class GravityConfig(GRPOConfig):
             )
         if not all(map(math.isfinite, weights)):
             raise ConfigError(f"reward_weights: {weights} must be finite numbers")
+
+
+def check_rollout_name(name: str) -> None:
+    """Check that there is such an engine.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in ROLLOUT_ENGINES:
+        raise ConfigError(f"rollout: {name!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}")
+
+
+def parse_block_size(value: str) -> int | Literal["auto"]:
+    """``rollout_block_size`` as decoding takes it.
+
+    Raises:
+        ConfigError: it is neither ``auto`` nor a whole number of at least 1.
+    """
+    if value == AUTO:
+        return "auto"
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"rollout_block_size: {value!r} must be auto or a whole number of at least 1")
+    return int(value)
 
 
 def parse_config(argv: Sequence[str]) -> RunConfig:

@@ -1,12 +1,13 @@
 """Held-out reward of a model, sampled at temperature 1 and greedy, by task.
 
 Sampling adds Gumbel noise to the logits and takes the argmax, which draws exactly from the model's
-distribution. The noise of a crop depends on the seed and the crop's position in the dataset alone, so that
-neither batch size nor the number of processes changes what is drawn (up to rounding in differently shaped
-matrix products), the global random state stays untouched, and two checkpoints are compared on common random
-numbers.
+distribution. The noise is the decoder's (``gravity_rl.decoding.noise``): it depends on the seed, the crop's position in
+the dataset and the position in the completion alone, so that neither the engine nor batch size nor the number of
+processes changes what is drawn (up to rounding in differently shaped matrix products), the global random state stays
+untouched, and two checkpoints are compared on common random numbers.
 
-Training runs it before the first and after the last step. On its own, also through ``accelerate launch``:
+Training runs it before the first and after the last step, with its own rollout engine. On its own, also through
+``accelerate launch``:
 
     python -m gravity_rl.evaluate --model_name_or_path runs/grpo/final --eval_data held_out.jsonl
 """
@@ -22,45 +23,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from tqdm import tqdm
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import GlmOcrForConditionalGeneration, PreTrainedModel
 from trl.data_utils import prepare_multimodal_messages
 
+from gravity_rl.config import check_rollout_name
 from gravity_rl.data import DataError, load_ocr_dataset
 from gravity_rl.data.config import DataConfig
 from gravity_rl.metrics import DECODINGS, Prediction, format_results, summarise
-from gravity_rl.model import ModelError, load_model, load_ocr_processor, never_sampled_ids, resolve_checkpoint
+from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
+from gravity_rl.preflight import check_rollout, default_rollout
+from gravity_rl.reading import Cost, Method, Reader, decoding_costs, format_costs
 from gravity_rl.recorder import write_json, write_table
 from gravity_rl.run_config import ModelArguments
 from rewards import RewardConfig, score
 from rewards.adapters.trl import OCRReward
-
-
-class RowNoise(LogitsProcessor):
-    """Adds Gumbel noise to the logits of a batch, from one generator a row, so that argmax becomes a sample.
-
-    Args:
-        seed: seed of the evaluation.
-        rows: dataset position of each row of the batch.
-        device: where the logits are.
-    """
-
-    def __init__(self, seed: int, rows: Sequence[int], device: torch.device):
-        states = (np.random.SeedSequence([seed, row]).generate_state(1, np.uint64) for row in rows)
-        self._generators = [torch.Generator(device).manual_seed(int(state[0] >> 1)) for state in states]
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        noise = torch.empty_like(scores, dtype=torch.float32)  # (B, V)
-        for row, generator in zip(noise, self._generators, strict=True):
-            row.exponential_(generator=generator)
-        return scores.float() - noise.clamp_min_(torch.finfo(torch.float32).tiny).log()
 
 
 def evaluate(
@@ -75,6 +58,7 @@ def evaluate(
     predictions_file: Path | None = None,
     autocast_dtype: torch.dtype | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    method: Method | None = None,
 ) -> dict[str, Any]:
     """Held-out reward of `model`; every process takes a share of the rows and gets the whole result.
 
@@ -89,56 +73,43 @@ def evaluate(
         predictions_file: where the main process writes every prediction as Parquet.
         autocast_dtype: precision of mixed-precision inference; None runs in the precision of the weights.
         chat_template_kwargs: passed to the chat template, as in training.
+        method: how crops are read; by default ``ar`` for GLM-OCR, ``transformers`` for other models.
 
     Returns:
         decoding (``sampled``, ``greedy``) → task or ``all`` → ``crops``, ``reward``, ``reward_std``,
-        ``length``, ``truncated``, and, for a task, the mean of each reward component and ``gated``.
+        ``length``, ``truncated``, and, for a task, the mean of each reward component and ``gated``. With ``ar`` and
+        ``self_spec`` also ``decoding``, see :func:`gravity_rl.reading.decoding_costs`.
+
+    Raises:
+        ModelError: the checkpoint's tokens contradict each other, its logits are not finite, or memory is too small.
     """
     state = PartialState()
     texts = dataset.select_columns(["id", "source", "task", "reference"]).with_format(None).to_list()
     order = sorted(range(len(texts)), key=lambda row: (-len(texts[row]["reference"]), row))  # similar lengths
     mine = order[state.process_index :: state.num_processes]
-    generation = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=end_ids(model, processor),
-        pad_token_id=processor.tokenizer.pad_token_id,
-        suppress_tokens=never_sampled_ids(model, processor.tokenizer),
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        disable_compile=True,
-    )
+    if method is None:
+        method = Method("ar" if isinstance(model, GlmOcrForConditionalGeneration) else "transformers")
+    reader = Reader(model, processor, method, seed, max_new_tokens)
     local: list[Prediction] = []
+    costs: list[Cost] = []
     was_training = model.training
     model.eval()
     autocast = torch.autocast(model.device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None)
     try:
         for rows, inputs in prompt_batches(processor, dataset, mine, batch_size, dict(chat_template_kwargs or {})):
             for decoding in DECODINGS:
-                noise = [RowNoise(seed, rows, model.device)] if decoding == "sampled" else []
-                with torch.no_grad(), autocast:
-                    output = model.generate(
-                        **inputs.to(model.device),
-                        generation_config=generation,
-                        logits_processor=LogitsProcessorList(noise),
-                    )
-                ids = output[:, inputs["input_ids"].size(1) :]
                 crops = [texts[row] | {"row": row, "decoding": decoding} for row in rows]
-                local += _scored(crops, ids, processor, config, generation.eos_token_id)
+                with torch.no_grad(), autocast:
+                    ids, cost = reader.read(inputs.to(model.device), crops)
+                local += _scored(crops, ids, processor, config, reader.end_ids)
+                costs += cost
     finally:
         model.train(was_training)
     predictions = sorted(gather_object(local), key=lambda p: (DECODINGS.index(p.decoding), p.row))
     if predictions_file is not None and state.is_main_process:
         write_table(predictions_file, _as_table(predictions))
-    return summarise(predictions)
-
-
-def end_ids(model: PreTrainedModel, processor: Any) -> list[int]:
-    """Ids that end a completion: the tokenizer's and all that the checkpoint declares, as in TRL's
-    trainer."""
-    declared = model.generation_config.eos_token_id
-    ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
-    return sorted({processor.tokenizer.eos_token_id, *ids})
+    taken = decoding_costs(method.rollout, gather_object(costs))
+    return summarise(predictions) | ({"decoding": taken} if taken else {})
 
 
 def prompt_batches(
@@ -168,17 +139,13 @@ def prompt_batches(
 
 def _scored(
     crops: Sequence[dict[str, Any]],
-    ids: torch.Tensor,
+    ids: Sequence[list[int]],
     processor: Any,
     config: RewardConfig,
-    end_ids: list[int],
+    end_ids: Sequence[int],
 ) -> list[Prediction]:
-    """Predictions of a batch; ``ids`` (B, L) are right-padded completions of the crops."""
-    is_end = torch.isin(ids, torch.tensor(end_ids, device=ids.device))
-    ended = is_end.any(dim=1).tolist()
-    lengths = torch.where(is_end.any(dim=1), is_end.int().argmax(dim=1) + 1, ids.size(1)).tolist()
-    kept = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
-    completions = processor.batch_decode(kept, skip_special_tokens=True)
+    """Predictions of a batch from the token ids of its completions."""
+    completions = processor.batch_decode(list(ids), skip_special_tokens=True)
     tasks, references = ([crop[name] for crop in crops] for name in ("task", "reference"))
     scores = OCRReward(config).scores(completions, tasks, references)
     return [
@@ -186,11 +153,11 @@ def _scored(
             completion=completion,
             reward=score.value,
             parts=dict(score.parts),
-            length=length,
-            truncated=not end,
+            length=len(row),
+            truncated=row[-1] not in end_ids,
             **crop,
         )
-        for crop, completion, score, length, end in zip(crops, completions, scores, lengths, ended, strict=True)
+        for crop, completion, score, row in zip(crops, completions, scores, ids, strict=True)
     ]
 
 
@@ -214,8 +181,8 @@ def load_split(data: DataConfig, **options: Any) -> Dataset:
 
 
 @dataclass
-class EvaluateConfig:
-    """Settings of the stand-alone evaluation."""
+class HeldOutConfig:
+    """What all stand-alone evaluations of held-out crops can be told."""
 
     output_dir: str = field(
         default="runs/evaluation", metadata={"help": "Folder for evaluation.json and predictions.parquet."}
@@ -232,6 +199,24 @@ class EvaluateConfig:
         for name, least in (("max_completion_length", 1), ("evaluation_batch_size", 1), ("evaluation_seed", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: {getattr(self, name)} must be at least {least}")
+
+
+@dataclass
+class EvaluateConfig(HeldOutConfig):
+    """Settings of this evaluation."""
+
+    rollout: str | None = field(
+        default=None,
+        metadata={
+            "help": "Engine that reads the crops: self_spec, ar or transformers; all give the same. Default: self_spec "
+            "if the checkpoint has a drafter, ar for other GLM-OCR models, transformers for the rest."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rollout is not None:
+            check_rollout_name(self.rollout)
 
 
 def make_folder(name: str) -> Path:
@@ -258,27 +243,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         state = PartialState(cpu=run.use_cpu)
         folder = resolve_checkpoint(model_args.model_name_or_path, model_args.revision)
         processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+        rollout = run.rollout or default_rollout(folder)
+        drafter = check_rollout(rollout, folder, processor, model_args.attn_implementation)
         scorer = partial(score, config=rewards)
         dataset = load_split(data, split="eval", seed=run.evaluation_seed, check_scores=True, scorer=scorer)
         model = load_model(folder, model_args).to(state.device)
         output = make_folder(run.output_dir)
+        result = evaluate(
+            model,
+            processor,
+            dataset,
+            rewards,
+            seed=run.evaluation_seed,
+            batch_size=run.evaluation_batch_size,
+            max_new_tokens=run.max_completion_length,
+            predictions_file=output / "predictions.parquet",
+            autocast_dtype=torch.bfloat16 if run.bf16 else None,
+            method=Method(rollout, drafter=drafter),
+        )
     except (ConfigError, DataError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    result = evaluate(
-        model,
-        processor,
-        dataset,
-        rewards,
-        seed=run.evaluation_seed,
-        batch_size=run.evaluation_batch_size,
-        max_new_tokens=run.max_completion_length,
-        predictions_file=output / "predictions.parquet",
-        autocast_dtype=torch.bfloat16 if run.bf16 else None,
-    )
     if state.is_main_process:
         write_json(output / "evaluation.json", result)
         print(format_results({"": result}))
+        if "decoding" in result:
+            print(format_costs(result["decoding"]))
     state.destroy_process_group()
     return 0
 

@@ -1,4 +1,4 @@
-"""Do optimiser and schedule run here, and does the arithmetic of batches, processes and checkpoints work out?
+"""Do optimiser, schedule and rollout engine run here, and does the arithmetic of batches and checkpoints work out?
 
 Runs with every start, before data or model are touched, and says which values would do. TRL checks some of this later
 and names no way out.
@@ -7,16 +7,21 @@ and names no way out.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import Trainer, get_scheduler
+from transformers import AutoConfig, Trainer, get_scheduler
 
+from gravity_rl.decoding import ATTENTIONS
+from gravity_rl.joint.drafter import BlockDiffusion, check_mask_id, read_block_diffusion, require_drafter
+from gravity_rl.model import ModelError
 from gravity_rl.parsing import ConfigError
 
 if TYPE_CHECKING:
     from gravity_rl.config import GravityConfig
 
+_GLM_OCR = "glm_ocr"
 # Settings under which a resumed run would not be the same run, and why.
 _NOT_RESUMABLE = {
     "save_only_model": "the optimizer would start anew",
@@ -212,3 +217,60 @@ def _check_schedule(config: Any, optimizer: torch.optim.Optimizer) -> None:
     except (TypeError, ValueError) as error:
         name, given = (config.as_given[key] for key in ("lr_scheduler_type", "lr_scheduler_kwargs"))
         raise ConfigError(f"lr_scheduler_type: {name} does not take lr_scheduler_kwargs: {given} ({error})") from error
+
+
+def check_rollout(rollout: str, folder: Path, processor: Any, attn_implementation: str | None) -> BlockDiffusion | None:
+    """Check that an engine takes the model of a checkpoint, before its weights are read.
+
+    Args:
+        rollout: one of ``ROLLOUT_ENGINES``.
+        folder: checkpoint folder.
+        processor: the checkpoint's.
+        attn_implementation: as the settings name it; None for transformers' own choice.
+
+    Returns:
+        The checkpoint's drafter; None if it has none.
+
+    Raises:
+        ConfigError: the engine does not take this attention.
+        ModelError: it does not take the checkpoint, or there is no drafter that it needs.
+    """
+    if rollout == "transformers":
+        return read_block_diffusion(folder)
+    if attn_implementation not in (None, *ATTENTIONS):
+        raise ConfigError(
+            f"attn_implementation: {attn_implementation!r} does not take the masks of rollout: {rollout}; choose one "
+            f"of {', '.join(ATTENTIONS)}, or rollout: transformers"
+        )
+    config = _read_model_config(folder)
+    if config.model_type != _GLM_OCR:
+        raise ModelError(
+            f"{folder}/config.json: model_type is {config.model_type!r}, but rollout: {rollout} needs {_GLM_OCR!r}, "
+            "class GlmOcrForConditionalGeneration; set rollout: transformers"
+        )
+    if rollout == "ar":
+        return read_block_diffusion(folder)
+    try:
+        drafter = require_drafter(folder, config.text_config.vocab_size)
+    except ModelError as error:
+        raise ModelError(f"rollout: self_spec: {error} (rollout: ar)") from error
+    check_mask_id(processor.tokenizer, drafter.mask_id)
+    return drafter
+
+
+def default_rollout(folder: Path) -> str:
+    """The fastest engine that takes a checkpoint.
+
+    Raises:
+        ModelError: its ``config.json`` or ``block_diffusion.json`` cannot be read.
+    """
+    if read_block_diffusion(folder) is not None:
+        return "self_spec"
+    return "ar" if _read_model_config(folder).model_type == _GLM_OCR else "transformers"
+
+
+def _read_model_config(folder: Path) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error

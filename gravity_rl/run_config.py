@@ -23,7 +23,9 @@ _OF_ONE_LAUNCH = ("dry_run", "resume_from_checkpoint")  # say how a run is start
 # Settings that may differ between a run and its continuation: they do not touch the weights or the rollouts.
 _FREE_TO_CHANGE = ("output_dir", "report_to", "run_name", "project", "disable_tqdm", "push_to_hub", "debug",
                    "skip_memory_metrics", "eval_data", "max_eval_rows", "image_check_workers",
-                   "data_cache_dir", "reward_workers", "reward_timeout")  # fmt: skip
+                   "data_cache_dir", "reward_workers", "reward_timeout", "rollout_block_size")  # fmt: skip
+#: Engines whose completions do not depend on how many are written at once.
+_ROLLOUTS_WITHOUT_CHUNKS = ("ar", "self_spec")
 _FREE_PREFIXES = ("logging_", "log_", "save_", "evaluation_", "dataloader_", "hub_", "trackio_")
 
 
@@ -112,10 +114,11 @@ class RunConfig(NamedTuple):
     def course(self) -> dict[str, Any]:
         """The settings that decide weights and rollouts, flat: a resumed run must have the same ones."""
         settings = {name: value for section in self.as_dict().values() for name, value in section.items()}
+        free = set(_FREE_TO_CHANGE)
+        if settings.get("rollout") in _ROLLOUTS_WITHOUT_CHUNKS:
+            free.add("rollout_batch_size")  # which a run that ran out of memory has to be able to lower
         return {
-            name: value
-            for name, value in settings.items()
-            if name not in _FREE_TO_CHANGE and not name.startswith(_FREE_PREFIXES)
+            name: value for name, value in settings.items() if name not in free and not name.startswith(_FREE_PREFIXES)
         }
 
     def to_yaml(self) -> str:

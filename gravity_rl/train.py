@@ -25,25 +25,32 @@ from datasets import Dataset
 from transformers import set_seed
 
 from gravity_rl.checkpoint import CheckpointError
-from gravity_rl.config import OCR_REWARD, GravityConfig, RunConfig, parse_config
+from gravity_rl.config import OCR_REWARD, GravityConfig, RunConfig, parse_block_size, parse_config
 from gravity_rl.data import DataError
 from gravity_rl.dry_run import dry_run, scratch_directory
 from gravity_rl.evaluate import evaluate, load_split
-from gravity_rl.joint.drafter import read_block_diffusion
 from gravity_rl.launcher import run_entry_point
 from gravity_rl.metrics import format_results
 from gravity_rl.model import ModelError, load_model, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
-from gravity_rl.preflight import check_batch_arithmetic, check_optimizer, check_prompt_count, check_resumable
+from gravity_rl.preflight import (
+    check_batch_arithmetic,
+    check_optimizer,
+    check_prompt_count,
+    check_resumable,
+    check_rollout,
+)
+from gravity_rl.reading import Method
 from gravity_rl.recorder import RunDirectory, read_json, write_json
 from gravity_rl.resume import choose_checkpoint, hold_run_directory
 from gravity_rl.reward_functions import RewardError, load_reward_functions
+from gravity_rl.rollout import RolloutError
 from gravity_rl.trainer import GravityTrainer
 from rewards import score
 
 logger = logging.getLogger(__name__)
 
-USER_ERRORS = (ConfigError, DataError, ModelError, RewardError, CheckpointError)
+USER_ERRORS = (ConfigError, DataError, ModelError, RewardError, RolloutError, CheckpointError)
 
 
 def train(config: RunConfig) -> int:
@@ -53,7 +60,7 @@ def train(config: RunConfig) -> int:
         Exit status: 0, or 128 + signal number if a signal stopped the run after a checkpoint.
 
     Raises:
-        ConfigError, DataError, ModelError, RewardError, CheckpointError: what the user has to change.
+        ConfigError, DataError, ModelError, RewardError, RolloutError, CheckpointError: what the user has to change.
     """
     training = config.training
     check_batch_arithmetic(training, training.world_size)
@@ -63,8 +70,9 @@ def train(config: RunConfig) -> int:
     is_main = training.process_index == 0
     if training.dry_run:
         with scratch_directory(training) as scratch:
-            trainer, _ = build_trainer(config, RunDirectory(scratch, is_main=is_main))
+            trainer, held_out = build_trainer(config, RunDirectory(scratch, is_main=is_main))
             with closing(trainer):
+                check_sharding(trainer, held_out)
                 report = dry_run(trainer)
         if is_main:
             print(report)
@@ -99,6 +107,7 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer,
     training, data = config.training, config.data
     folder = resolve_checkpoint(config.model.model_name_or_path, config.model.revision)
     processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+    drafter = check_rollout(training.rollout, folder, processor, config.model.attn_implementation)
     reward_functions = load_reward_functions(training, config.rewards, run.slow_samples)
     train_set, held_out = load_datasets(config, processor)
     trainer = GravityTrainer(
@@ -109,7 +118,7 @@ def build_trainer(config: RunConfig, run: RunDirectory) -> tuple[GravityTrainer,
         processor=processor,
         run=run,
         settings=config.course(),
-        drafter=read_block_diffusion(folder),
+        drafter=drafter,
     )
     return trainer, held_out
 
@@ -140,12 +149,20 @@ def check_sharding(trainer: GravityTrainer, held_out: Dataset | None) -> None:
     """Refuse ways to shard the model that the run would stumble over in its first or its last step.
 
     Raises:
-        ConfigError: an 8-bit optimiser with FSDP, or held-out crops with a sharded model.
+        ConfigError: an 8-bit optimiser with FSDP, or held-out crops or ``ar`` or ``self_spec`` with a sharded model.
     """
     if trainer.is_fsdp_enabled and "8bit" in str(trainer.args.optim):
         raise ConfigError("8-bit optimisers do not work with FSDP: use plain data parallelism, or adamw_torch")
     plugin = trainer.accelerator.state.deepspeed_plugin
-    if held_out is not None and (trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3)):
+    if not (trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3)):
+        return
+    rollout = trainer.args.rollout
+    if rollout != "transformers":
+        raise ConfigError(
+            f"rollout: {rollout} generates with the whole model on each device, which FSDP and ZeRO-3 do not keep: use "
+            "plain data parallelism (DDP) or ZeRO-2, or set rollout: transformers"
+        )
+    if held_out is not None:
         raise ConfigError(
             "held-out crops are read by the unsharded model, which FSDP and ZeRO-3 do not keep: leave "
             "eval_data empty and run gravity_rl.evaluate on the final model"
@@ -182,6 +199,7 @@ def evaluate_held_out(
         predictions_file=file.with_suffix(".parquet"),
         autocast_dtype=torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else None,
         chat_template_kwargs=training.chat_template_kwargs,
+        method=Method(training.rollout, parse_block_size(training.rollout_block_size), trainer.drafter),
     )
     if trainer.run.is_main:
         write_json(file, result)

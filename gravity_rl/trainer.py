@@ -1,32 +1,43 @@
 """GRPO trainer for OCR: TRL's ``GRPOTrainer`` plus records of every rollout, per-task metrics and strict
 rewards.
 
-Only TRL's hooks are overridden: ``_generate_single_turn`` (generates in chunks), ``_calculate_rewards``
-(checks, records and, in the control experiment, shuffles the rewards of all ranks) and
-``_generate_and_score_completions`` (adds the advantages to the records and writes them). Loss, sampling,
-reference model and checkpoints are TRL's.
+Only TRL's hooks are overridden: ``_generate_single_turn`` (has the rollout engine write the completions),
+``_calculate_rewards`` (checks, records and, in the control experiment, shuffles the rewards of all ranks) and
+``_generate_and_score_completions`` (adds the advantages to the records and writes them). Loss, reference model and
+checkpoints are TRL's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate.utils import gather, gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, TrainerCallback
+from trl.models import unwrap_model_for_generation
 
 from gravity_rl.config import OCR_REWARD, GravityConfig
+from gravity_rl.drafting_metrics import DraftingLog
 from gravity_rl.grpo_checkpoint import CheckpointedGRPOTrainer
 from gravity_rl.joint.drafter import BlockDiffusion
+from gravity_rl.joint.tokens import decoding_tokens
 from gravity_rl.metrics import Rollout, rollout_metrics
 from gravity_rl.model import never_sampled_ids
-from gravity_rl.parsing import ConfigError
 from gravity_rl.recorder import RunDirectory
 from gravity_rl.reward_functions import RecordedOCRReward, RewardError, RewardFunction
+from gravity_rl.rollout import (
+    Completions,
+    DecodingEngine,
+    Prompts,
+    RolloutEngine,
+    TransformersEngine,
+    generation_seed,
+)
 
 
 class GravityTrainer(CheckpointedGRPOTrainer):
@@ -62,8 +73,11 @@ class GravityTrainer(CheckpointedGRPOTrainer):
     ):
         self.run = run
         self._rollouts: list[Rollout] = []
+        self._completions: Completions | None = None
+        self._last_generation = (-1, 0)  # optimiser steps done before it, and its number among those of its step
         generation = dict(args.generation_kwargs or {})
         banned = {*generation.get("suppress_tokens", ()), *never_sampled_ids(model, processor.tokenizer)}
+        banned |= set() if drafter is None else {drafter.mask_id}
         args.generation_kwargs = {**generation, "suppress_tokens": sorted(banned)}
         super().__init__(
             model=model,
@@ -75,22 +89,55 @@ class GravityTrainer(CheckpointedGRPOTrainer):
             settings=settings,
             drafter=drafter,
         )
+        self.engine = self._build_engine()
+        self._drafting = DraftingLog(run, drafter.bd_size if drafter and args.rollout == "self_spec" else None)
         run.attach(self)
 
+    def _build_engine(self) -> RolloutEngine:
+        """The engine that ``rollout`` names."""
+        if self.args.rollout == "transformers":
+            trl = super()._generate_single_turn
+            return TransformersEngine(
+                lambda prompts: trl(prompts.ids, prompts.images, prompts.fields, self.num_generations)[0], self.args
+            )
+        mask_id = None if self.drafter is None else self.drafter.mask_id
+        decoding_tokens(self.model, self.processing_class, mask_id)  # what is wrong with them is said before training
+        rows = self.model.get_input_embeddings().num_embeddings
+        return DecodingEngine(
+            self._live_policy,
+            self.args,
+            pad_token_id=self._tokenizer.pad_token_id,
+            eos_token_ids=self.eos_token_ids,
+            banned_token_ids=[id_ for id_ in self.args.generation_kwargs["suppress_tokens"] if 0 <= id_ < rows],
+            drafter=self.drafter,
+        )
+
+    @contextmanager
+    def _live_policy(self) -> Iterator[Any]:
+        """The policy as TRL generates with it, in the precision of the training forward."""
+        with (
+            unwrap_model_for_generation(
+                self.model_wrapped,
+                self.accelerator,
+                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+            ) as model,
+            torch.no_grad(),
+            self.accelerator.autocast(),
+        ):
+            yield model
+
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
-        """Completions of one rank's prompts, ``rollout_batch_size`` at a time: ids and no
-        log-probabilities."""
-        size = self.args.rollout_batch_size or len(prompt_ids)
-        if size >= len(prompt_ids):
-            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
-        completion_ids: list[list[int]] = []
-        for start in range(0, len(prompt_ids), size):
-            rows = slice(start, start + size)
-            fields = _slice_fields(multimodal_fields, images, rows)
-            chunk_images = None if images is None else images[rows]
-            ids, _ = super()._generate_single_turn(prompt_ids[rows], chunk_images, fields, num_generations)
-            completion_ids += ids
-        return completion_ids, None
+        """Completions of one rank's prompts: ids and no log-probabilities, so that nothing depends on the
+        engine."""
+        step, count = self.state.global_step, len(prompt_ids)
+        self._last_generation = (step, self._last_generation[1] + 1 if self._last_generation[0] == step else 0)
+        first = self.accelerator.process_index * count
+        self._completions = self.engine.generate(
+            Prompts(prompt_ids, images, multimodal_fields),
+            seed=generation_seed(self.args.seed, *self._last_generation),
+            row_ids=range(first, first + count),
+        )
+        return self._completions.ids, None
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         """Rewards of all ranks' completions by function, shape (ranks × B, F), after they were recorded.
@@ -181,7 +228,10 @@ class GravityTrainer(CheckpointedGRPOTrainer):
             if self.args.reward_workers:
                 unscored = sum(rollout.rewards[OCR_REWARD] is None for rollout in rollouts)
                 self._metrics["train"]["rewards/unscored"].append(float(unscored))
-            for name, value in rollout_metrics(rollouts).items():
+            metrics = rollout_metrics(rollouts)
+            if self._completions is not None:
+                metrics |= self._drafting.metrics([row["task"] for row in inputs], self._completions)
+            for name, value in metrics.items():
                 self._metrics["train"][name].append(value)
         return output
 
@@ -194,28 +244,3 @@ class GravityTrainer(CheckpointedGRPOTrainer):
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _slice_fields(fields: dict[str, Any], images: Sequence[Any] | None, rows: slice) -> dict[str, Any]:
-    """The rows' share of a processor's multimodal output.
-
-    Fields with an entry a prompt are lists of length B; arrays and tensors have an entry an image, but
-    ``pixel_values`` beside ``image_grid_thw`` has a row a patch.
-    """
-    if images is None:
-        return fields
-    counts = [len(row_images or ()) for row_images in images]
-    first, last = sum(counts[: rows.start]), sum(counts[: rows.stop])
-    grid = fields.get("image_grid_thw")
-    sliced: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, list):
-            sliced[name] = value[rows]
-        elif name == "pixel_values" and grid is not None:
-            patches = torch.as_tensor(grid).prod(dim=-1)
-            sliced[name] = value[int(patches[:first].sum()) : int(patches[:last].sum())]
-        elif len(value) == sum(counts):
-            sliced[name] = value[first:last]
-        else:
-            raise ConfigError(f"rollout_batch_size does not work with this model: cannot split its input {name!r}")
-    return sliced

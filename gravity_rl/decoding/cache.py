@@ -1,89 +1,157 @@
 """A preallocated key/value cache whose rows have different lengths, and the masks that go with it.
 
-Row n holds the causal states of its first ``lengths_N[n]`` tokens without holes. A forward writes the states of its
-tokens behind them; they only stay if the caller then advances ``lengths_N``. Otherwise they are out of sight of
-every mask and overwritten by the next forward, so that rejected tokens and drafts cost no copy.
+Slot n holds a row: the causal states of its first ``lengths_L[n]`` tokens without holes. A forward writes the states
+of its tokens behind them; they only stay if the caller then advances ``lengths_L``. Otherwise they are out of sight of
+every mask and overwritten by the next forward, so that rejected tokens and drafts cost no copy. Where states go and
+which of them a token sees is decided here and nowhere else, by a :class:`Visibility`.
 
-Shapes: N rows, H key/value heads, Q tokens of one forward, K visible slots, C slots in all, D head size.
+Shapes: L slots, N of them in a forward, H key/value heads, Q tokens of one forward, K visible places, C places of a
+slot in all, D head size, M moved or new rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+#: ``(places_K, own_NQ1, last_seen_NQ1, prefix_N11) -> (N, Q, K)`` bool: the places that a token sees, given its own
+#: place, the last place it may look at (its own in a causal forward, the end of the window for a mask that drafts),
+#: and how many places the prompt of its row takes.
+Visibility = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+_GROWTH = 1.5
+_FIRST_ROOM = 256  # places behind the prompt that are allocated at first
+
+
+def full_visibility(places_K: Tensor, own_NQ1: Tensor, last_seen_NQ1: Tensor, prefix_N11: Tensor) -> Tensor:
+    """Every place up to the limit."""
+    return places_K <= last_seen_NQ1
+
 
 class RaggedCache(Cache):
-    """Keys and values of all layers, allocated on the first forward.
+    """Keys and values of all layers.
+
+    Places are allocated as they are needed, from the longest prompt on, up to ``max_capacity``.
 
     Args:
-        num_rows: N.
-        capacity: C, slots of each row.
+        num_slots: L.
+        max_capacity: most places of a slot that will ever be allocated.
         device: where the lengths live; the states live where the model computes them.
+        key_step: K is rounded up to a multiple of it, so that a device that captures forwards sees few shapes.
+        visibility: which places a token sees.
     """
 
-    def __init__(self, num_rows: int, capacity: int, device: torch.device):
+    def __init__(
+        self,
+        num_slots: int,
+        max_capacity: int,
+        device: torch.device,
+        *,
+        key_step: int = 1,
+        visibility: Visibility = full_visibility,
+    ):
         super().__init__(layers=[])
-        self.capacity = capacity
-        self.lengths_N = torch.zeros(num_rows, dtype=torch.long, device=device)
-        #: the largest length, as far as the host knows: at least ``lengths_N.max()``, without asking the device
+        self.num_slots = num_slots
+        self.max_capacity = max_capacity
+        self.capacity = 0
+        self.key_step = key_step
+        self.lengths_L = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self.prefix_L = torch.zeros(num_slots, dtype=torch.long, device=device)
+        #: the largest length, as far as the host knows: at least ``lengths_L.max()``, without asking the device
         self.longest = 0
-        self.keys_NHCD: list[Tensor] = []
-        self.values_NHCD: list[Tensor] = []
-        self._slots_NQ = torch.zeros(num_rows, 0, dtype=torch.long, device=device)
+        self.keys_LHCD: list[Tensor] = []
+        self.values_LHCD: list[Tensor] = []
+        self._visibility = visibility
+        self._slots_NQ = torch.zeros(num_slots, 0, dtype=torch.long, device=device)
         self._visible = 0
 
-    def open_window(self, start: int, width: int) -> Tensor:
-        """Say where the next forward writes: its token j goes to slot ``lengths_N + start + j``.
+    def open_window(self, rows: int, start: int, width: int) -> Tensor:
+        """Say where the next forward, of slots 0 … N - 1, writes: token j goes to place ``lengths_L + start + j``.
 
         Returns:
-            (N, Q) slots, with Q = ``width``.
+            (N, Q) places, with N = ``rows`` and Q = ``width``.
         """
-        offsets_Q = torch.arange(start, start + width, device=self.lengths_N.device)
-        self._slots_NQ = self.lengths_N[:, None] + offsets_Q
-        self._visible = self.longest + start + width
+        end = self.longest + start + width
+        if end > self.max_capacity:
+            raise RuntimeError(f"the cache has {self.max_capacity} places a row, and a window ends at {end}")
+        self._visible = min(self.max_capacity, -(-end // self.key_step) * self.key_step)
         if self._visible > self.capacity:
-            raise RuntimeError(f"the cache has {self.capacity} slots a row, and a window ends at {self._visible}")
+            self._grow(self._visible)
+        offsets_Q = torch.arange(start, start + width, device=self.lengths_L.device)
+        self._slots_NQ = self.lengths_L[:rows, None] + offsets_Q
         return self._slots_NQ
 
     def seen_until(self, last_seen_NQ: Tensor) -> Tensor:
-        """(N, 1, Q, K) boolean mask in which each query sees all slots up to its own limit, included."""
-        slots_K = torch.arange(self._visible, device=last_seen_NQ.device)
-        return (slots_K <= last_seen_NQ[..., None])[:, None]
+        """(N, 1, Q, K) boolean mask in which each query of the open window sees nothing behind its own limit."""
+        places_K = torch.arange(self._visible, device=last_seen_NQ.device)
+        prefix_N11 = self.prefix_L[: len(last_seen_NQ), None, None]
+        return self._visibility(places_K, self._slots_NQ[..., None], last_seen_NQ[..., None], prefix_N11)[:, None]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write (N, H, Q, D) states into the open window; the states of all visible slots, (N, H, K, D)."""
-        if layer_idx == len(self.keys_NHCD):
-            self.keys_NHCD.append(self._allocate(key_states))
-            self.values_NHCD.append(self._allocate(value_states))
-        keys_NHCD, values_NHCD = self.keys_NHCD[layer_idx], self.values_NHCD[layer_idx]
+        """Write (N, H, Q, D) states into the open window; the states of all visible places, (N, H, K, D)."""
+        if layer_idx == len(self.keys_LHCD):
+            self._add_layer(value_states)  # their type: autocast leaves keys in fp32, and attention casts them anyway
+        rows = len(key_states)
         index_NHQD = self._slots_NQ[:, None, :, None].expand_as(key_states)
-        keys_NHCD.scatter_(2, index_NHQD, key_states)
-        values_NHCD.scatter_(2, index_NHQD, value_states)
-        return keys_NHCD[:, :, : self._visible], values_NHCD[:, :, : self._visible]
+        visible = []
+        for states_LHCD, new_NHQD in ((self.keys_LHCD, key_states), (self.values_LHCD, value_states)):
+            states_NHCD = states_LHCD[layer_idx][:rows]
+            states_NHCD.scatter_(2, index_NHQD, new_NHQD.to(states_NHCD.dtype))
+            visible.append(states_NHCD[:, :, : self._visible])
+        return visible[0], visible[1]
 
-    def _allocate(self, states_NHQD: Tensor) -> Tensor:
-        rows, heads, _, size = states_NHQD.shape
-        # zeros: a masked slot has weight zero, which times a stray NaN would still be NaN
-        return states_NHQD.new_zeros(rows, heads, self.capacity, size)
+    def _add_layer(self, states_NHQD: Tensor) -> None:
+        """Allocate a layer like these states. Zeros: a masked place has weight zero, which times a NaN is NaN."""
+        _, heads, _, size = states_NHQD.shape
+        for layers in (self.keys_LHCD, self.values_LHCD):
+            layers.append(states_NHQD.new_zeros(self.num_slots, heads, self.capacity, size))
 
-    def select(self, rows_M: Tensor) -> None:
-        """Keep the rows ``rows_M`` (indices, in their order; a row may occur several times)."""
-        self.lengths_N = self.lengths_N[rows_M]
-        for states in (self.keys_NHCD, self.values_NHCD):
-            for layer, layer_states in enumerate(states):
-                states[layer] = layer_states[rows_M]
+    def _grow(self, needed: int) -> None:
+        """Allocate more places, layer by layer: what is held twice for a moment is one layer."""
+        wanted = max(needed, int(self.capacity * _GROWTH)) if self.capacity else needed + _FIRST_ROOM
+        wanted = -(-wanted // self.key_step) * self.key_step
+        self.capacity = min(self.max_capacity, wanted)
+        for layers in (self.keys_LHCD, self.values_LHCD):
+            for layer, old_LHCD in enumerate(layers):
+                slots, heads, places, size = old_LHCD.shape
+                layers[layer] = old_LHCD.new_zeros(slots, heads, self.capacity, size)
+                layers[layer][:, :, :places] = old_LHCD
+
+    def write_rows(self, slots_M: Tensor, source: RaggedCache, rows_M: Tensor) -> None:
+        """Start rows in slots: they begin with the states of rows of another cache, which may occur several times."""
+        places = source.longest
+        if places > self.capacity:
+            self._grow(places)
+        if not self.keys_LHCD:
+            for states in source.keys_LHCD:
+                self._add_layer(states)
+        pairs = ((self.keys_LHCD, source.keys_LHCD), (self.values_LHCD, source.values_LHCD))
+        for target_layers, source_layers in pairs:
+            for target_LHCD, states in zip(target_layers, source_layers, strict=True):
+                target_LHCD[:, :, :places].index_copy_(0, slots_M, states[:, :, :places].index_select(0, rows_M))
+        self.lengths_L[slots_M] = source.lengths_L[rows_M]
+        self.prefix_L[slots_M] = source.prefix_L[rows_M]
+
+    def move(self, source_M: Tensor, target_M: Tensor) -> None:
+        """Copy rows into other slots."""
+        for layers in (self.keys_LHCD, self.values_LHCD):
+            for states_LHCD in layers:
+                used = states_LHCD[:, :, : self.longest]
+                used.index_copy_(0, target_M, used.index_select(0, source_M))
+        for per_slot_L in (self.lengths_L, self.prefix_L):
+            per_slot_L[target_M] = per_slot_L[source_M]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.longest
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        return self.capacity
+        return self.max_capacity
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self._visible, 0

@@ -5,7 +5,7 @@ verify forward writes causal states over them, and nothing but those of committe
 output is the verifier's own choice. Draft and verifier share the noise of a position, which makes them agree more
 often and leaves the output as it is.
 
-Shapes: N live rows, B drafted tokens, W = B + 1, V vocabulary.
+Shapes: N slots of a round, B drafted tokens, W = B + 1, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,35 +15,37 @@ from torch import Tensor
 from transformers import GlmOcrForConditionalGeneration
 
 from gravity_rl.decoding.loop import Proposal
-from gravity_rl.decoding.rows import LiveRows, causal_forward, draft_forward
+from gravity_rl.decoding.rows import Rows, causal_forward, draft_forward
 from gravity_rl.decoding.sampling import Sampler
 
 
 def self_spec_round(
-    model: GlmOcrForConditionalGeneration, rows: LiveRows, sampler: Sampler, block_size: int, mask_id: int
+    model: GlmOcrForConditionalGeneration,
+    rows: Rows,
+    sampler: Sampler,
+    noise_LKV: Tensor | None,
+    block_size: int,
+    mask_id: int,
 ) -> Proposal:
     """Propose a0, the drafts that the verifier agrees with, and the verifier's token behind them."""
-    noise_NV = sampler.noise(rows, block_size + 2)
-    draft_noise, verify_noise = (None, None) if noise_NV is None else (noise_NV[:, :-1], noise_NV[:, 1:])
-
+    positions_NW = rows.written_N[:, None] + torch.arange(block_size + 1, device=rows.written_N.device)
     draft_NWV = draft_logits(model, rows, block_size, mask_id)
-    drafts_NW = sampler.pick(draft_NWV, draft_noise)  # a0, d1 … dB
+    drafts_NW, draft_logprobs_NW = sampler.choose(draft_NWV, noise_LKV, positions_NW)  # a0, d1 … dB
+    del draft_NWV  # logits of a full vocabulary are large: only one set of them is held
     verify_NWV = causal_forward(model, rows, drafts_NW, start=1)
-    verified_NW = sampler.pick(verify_NWV, verify_noise)  # a1 … a(B+1)
+    verified_NW, logprobs_NW = sampler.choose(verify_NWV, noise_LKV, positions_NW + 1)  # a1 … a(B+1)
 
     agreed_N = (drafts_NW[:, 1:] == verified_NW[:, :-1]).long().cumprod(1).sum(1)
-    first_N1 = drafts_NW[:, :1]
     return Proposal(
-        tokens_NK=torch.cat([first_N1, verified_NW], 1),
-        logprobs_NK=torch.cat(
-            [sampler.logprobs(draft_NWV[:, :1], first_N1), sampler.logprobs(verify_NWV, verified_NW)], 1
-        ),
+        tokens_NK=torch.cat([drafts_NW[:, :1], verified_NW], 1),
+        logprobs_NK=torch.cat([draft_logprobs_NW[:, :1], logprobs_NW], 1),
         count_N=agreed_N + 2,
-        drafted=True,
+        agreed_N=agreed_N,
+        block_size=block_size,
     )
 
 
-def draft_logits(model: GlmOcrForConditionalGeneration, rows: LiveRows, block_size: int, mask_id: int) -> Tensor:
+def draft_logits(model: GlmOcrForConditionalGeneration, rows: Rows, block_size: int, mask_id: int) -> Tensor:
     """(N, W, V) logits of a0, which are exactly those of AR decoding, and of the B drafts.
 
     Both paths use the shifted convention: a mask predicts the token behind its own position.

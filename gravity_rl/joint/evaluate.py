@@ -24,9 +24,9 @@ from datasets import Dataset
 
 from gravity_rl.data import DataError
 from gravity_rl.data.config import DataConfig
-from gravity_rl.decoding import ATTENTIONS, MIN_TEMPERATURE, generate
-from gravity_rl.evaluate import EvaluateConfig, load_split, make_folder, prompt_batches
-from gravity_rl.joint.drafter import check_mask_id, load_glm_ocr, require_drafter
+from gravity_rl.decoding import ATTENTIONS, MIN_TEMPERATURE, DecodeMemoryError, generate
+from gravity_rl.evaluate import HeldOutConfig, load_split, make_folder, prompt_batches
+from gravity_rl.joint.drafter import BlockDiffusion, check_mask_id, load_glm_ocr, require_drafter
 from gravity_rl.joint.tokens import decoding_tokens
 from gravity_rl.model import ModelError, load_ocr_processor, resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
@@ -65,7 +65,7 @@ class DraftedCrop:
 class Decoding:
     """How held-out crops are read."""
 
-    mask_id: int
+    drafter: BlockDiffusion
     block_size: int
     batch_size: int
     max_new_tokens: int
@@ -87,13 +87,13 @@ def read_crops(
         decoding: how to decode.
 
     Raises:
-        ModelError: the checkpoint's tokens contradict each other, or its logits are not finite.
+        ModelError: the checkpoint's tokens contradict each other, its logits are not finite, or memory is too small.
     """
     state = PartialState()
     texts = dataset.select_columns(["id", "task", "reference"]).with_format(None).to_list()
     order = sorted(range(len(texts)), key=lambda row: (-len(texts[row]["reference"]), row))  # similar lengths
     local: list[DraftedCrop] = []
-    ends, banned = decoding_tokens(model, processor, decoding.mask_id)
+    ends, banned = decoding_tokens(model, processor, decoding.drafter.mask_id)
     autocast = torch.autocast(
         model.device.type, dtype=decoding.autocast_dtype, enabled=decoding.autocast_dtype is not None
     )
@@ -103,9 +103,11 @@ def read_crops(
             with autocast:
                 output = generate(
                     model, inputs.to(model.device), method="self_spec", block_size=decoding.block_size,
-                    mask_id=decoding.mask_id, temperature=decoding.temperature, seed=decoding.seed, row_ids=rows,
+                    drafter=decoding.drafter, temperature=decoding.temperature, seed=decoding.seed, row_ids=rows,
                     max_new_tokens=decoding.max_new_tokens, eos_token_ids=ends, banned_token_ids=banned,
                 )  # fmt: skip
+        except DecodeMemoryError as error:
+            raise ModelError(f"evaluation_batch_size: {len(rows)} crops at once are too many: {error}") from error
         except FloatingPointError as error:
             ids = ", ".join(texts[row]["id"] for row in rows)
             raise ModelError(f"crops {ids}: {error}: the weights are damaged, or training has diverged") from error
@@ -123,7 +125,7 @@ def read_crops(
                     reward=scores[index].value,
                     tokens=len(ids),
                     rounds=counts.rounds,
-                    accepted=sum(number * count for number, count in enumerate(counts.accepted)),
+                    accepted=counts.accepted_drafts,
                     truncated=ids[-1] not in ends,
                     **crop,
                 )
@@ -161,7 +163,7 @@ def write_crops(file: Path, crops: Sequence[DraftedCrop]) -> None:
 
 
 @dataclass
-class DraftEvaluation(EvaluateConfig):
+class DraftEvaluation(HeldOutConfig):
     """Settings of the stand-alone evaluation, besides those of ``gravity_rl.evaluate``."""
 
     output_dir: str = field(default="runs/drafting", metadata={"help": "Folder for drafting.json and the predictions."})
@@ -206,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = {}
         for temperature in run.temperatures:
             decoding = Decoding(
-                drafter.mask_id, run.block_size or drafter.bd_size, run.evaluation_batch_size,
+                drafter, run.block_size or drafter.bd_size, run.evaluation_batch_size,
                 run.max_completion_length, temperature, run.evaluation_seed, torch.bfloat16 if run.bf16 else None,
             )  # fmt: skip
             crops = read_crops(model, processor, dataset, rewards, decoding)

@@ -14,6 +14,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 from gravity_rl.config import RunConfig, parse_config
 from gravity_rl.data.config import DataConfig
 from gravity_rl.evaluate import EvaluateConfig
+from gravity_rl.joint.drafter import require_drafter
+from gravity_rl.model import resolve_checkpoint
 from gravity_rl.parsing import ConfigError, StrictParser
 from gravity_rl.preflight import check_optimizer
 from gravity_rl.resources import resource_dir
@@ -41,13 +43,12 @@ PUBLISHED: dict[str, Any] = {
     "mask_truncated_completions": True,
     "scale_rewards": "group",
     "max_steps": 500,
-    "rollout": "transformers",
 }
 SIZE_ONLY = {
     "model_name_or_path", "bf16", "use_cpu", "train_data", "eval_data", "num_generations",
     "generation_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps",
     "gradient_checkpointing", "max_steps",
-    "max_completion_length", "optim", "learning_rate", "output_dir", "save_steps", "reward_workers",
+    "max_completion_length", "optim", "learning_rate", "output_dir", "save_steps", "reward_workers", "rollout",
 }  # fmt: skip
 
 
@@ -96,6 +97,15 @@ def test_published_values_are_the_defaults() -> None:
     assert config.training.bf16
 
 
+def test_rollout_engines_of_the_configurations_take_their_models() -> None:
+    engines = {path.stem: load(path).training.rollout for path in RUNS}
+    assert engines == {"gravity_16xh100": "ar", "one_gpu": "ar", "tiny_cpu": "self_spec"}
+    assert parse_config(["--model_name_or_path", "x", "--use_cpu", "--num_generations", "4"]).training.rollout == (
+        "transformers"
+    )
+    require_drafter(resolve_checkpoint(load(CONFIGS / "tiny_cpu.yaml").model.model_name_or_path))
+
+
 @pytest.mark.parametrize("name", ["tiny_cpu", "one_gpu"])
 def test_smaller_configurations_differ_in_size_only_and_say_so(name: str) -> None:
     published = yaml.safe_load((CONFIGS / "gravity_16xh100.yaml").read_text(encoding="utf-8"))
@@ -136,7 +146,7 @@ def test_evaluation_yamls_load(path: Path) -> None:
         ("learning_rate: fast", "--learning-rate: invalid float value: 'fast'"),
         ("train_data: crops.jsonl", "train_data must be a list"),
         ("optim: adamw_9bit", "adamw_9bit"),
-        ("rollout: vllm", "rollout: 'vllm' is unknown; choose one of transformers"),
+        ("rollout: vllm", "rollout: 'vllm' is unknown; choose one of transformers, ar, self_spec"),
         ("use_vllm: true", "expands image tokens twice"),
         ("trust_remote_code: true", "code from a checkpoint is never executed"),
         ("eval_strategy: steps", "set eval_data"),
@@ -246,6 +256,16 @@ def test_resolved_configuration_holds_no_secret_and_no_launch_option(
     text = make_config(hub_token="hf_secret", dry_run=True).to_yaml()
     assert "hf_secret" not in text
     assert "dry_run" not in text
+
+
+@pytest.mark.parametrize("rollout", ["transformers", "ar", "self_spec"])
+def test_rollout_settings_that_change_no_completion_may_change(
+    make_config: Callable[..., RunConfig], rollout: str
+) -> None:
+    course = make_config(rollout=rollout, rollout_batch_size=8).course()
+    assert (make_config(rollout=rollout, rollout_batch_size=2).course() == course) == (rollout != "transformers")
+    if rollout == "self_spec":
+        assert make_config(rollout=rollout, rollout_batch_size=8, rollout_block_size="4").course() == course
 
 
 def test_course_ignores_where_and_how_often_a_run_writes(make_config: Callable[..., RunConfig]) -> None:

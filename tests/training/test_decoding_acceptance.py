@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from decoding_helpers import eos_id, ids, plain, plain_ids, run, varied_policy
+from decoding_helpers import eos_id, ids, plain_ids, run, varied_policy
 from torch import Tensor
 
-from gravity_rl.decoding import DecodeStats, self_spec
-from gravity_rl.decoding.rows import LiveRows
+from gravity_rl.decoding import self_spec
+from gravity_rl.decoding.rows import Rows
 
 SCORE = 1e4
 
@@ -22,7 +22,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     original = self_spec.draft_logits
 
     def install(truth: list[list[int]], wrong: Callable[[int], bool] = lambda position: False) -> None:
-        def drafts(model: object, rows: LiveRows, block_size: int, mask_id: int) -> Tensor:
+        def drafts(model: object, rows: Rows, block_size: int, mask_id: int) -> Tensor:
             logits = original(model, rows, block_size, mask_id)  # type: ignore[arg-type]
             for n, (index, written) in enumerate(zip(rows.index_N.tolist(), rows.written_N.tolist(), strict=True)):
                 for j in range(1, block_size + 1):
@@ -49,6 +49,17 @@ def expected_histogram(length: int, block_size: int, wrong: Callable[[int], bool
     return histogram
 
 
+def expected_tested(length: int, block_size: int, wrong: Callable[[int], bool]) -> int:
+    """Committed drafts, and rejected ones whose correction was committed."""
+    tested = written = 0
+    while written < length:
+        room = min(block_size, length - written - 1)  # drafts that the response has places for
+        agreed = next((j - 1 for j in range(1, block_size + 1) if wrong(written + j)), block_size)
+        tested += min(agreed + 1, room)
+        written += min(agreed + 2, length - written)
+    return tested
+
+
 WRONG: dict[str, Callable[[int], bool]] = {
     "none": lambda position: False,
     "all": lambda position: True,
@@ -71,6 +82,8 @@ def test_known_drafts(rig: Callable[..., None], name: str, temperature: float, b
         assert stats.tokens == len(sequence)
         assert stats.rounds == stats.draft_forwards == stats.verify_forwards == sum(stats.accepted)
         assert stats.ar_forwards == 0
+        assert stats.drafted == block_size * stats.draft_forwards
+        assert stats.tested == expected_tested(len(sequence), block_size, wrong)
 
 
 @pytest.mark.parametrize(("place", "role"), [
@@ -90,6 +103,7 @@ def test_eos_at_every_place_of_a_window(rig: Callable[..., None], place: int, ro
     assert ids(decoded) == [sequence[: place + 1]], role
     assert len(decoded.logprobs[0]) == place + 1
     assert decoded.stats.rounds == place // 5 + 1
+    assert decoded.stats.rows.rounds == place // 5 + 1
     assert decoded.stats.accepted == expected_histogram(place + 1, 3, WRONG["none"])
 
 
@@ -104,37 +118,10 @@ def test_uniform_model_agrees_with_all_its_drafts() -> None:
         model.lm_head.weight.data.copy_(weight)
     assert ids(one_by_one) == ids(drafted)
     assert len({token for sequence in ids(drafted) for token in sequence}) > 40
-    assert drafted.stats.rounds == 2 * 40 / 8
+    assert drafted.stats.rounds == 40 / 8
+    assert drafted.stats.rows.rounds == 2 * 40 / 8
     assert drafted.stats.tokens_per_round == 8
-    assert drafted.stats.accepted_per_round == 6
+    assert drafted.stats.rows.accepted_per_round == 6
+    assert drafted.stats.rows.accepted_share == drafted.stats.rows.acceptance == 1
     assert drafted.stats.tpf == 4
     assert torch.cat(drafted.logprobs).tolist() == pytest.approx([-math.log(model.lm_head.out_features)] * 80)
-
-
-def test_stats_of_any_rows_add_up() -> None:
-    decoded = run([0, 1, 2, 3, 4], "self_spec", block_size=4)
-    lengths = [len(sequence) for sequence in decoded.sequences]
-    assert decoded.stats.tokens == sum(lengths)
-    assert decoded.stats == DecodeStats.total(decoded.row_stats)
-    assert DecodeStats.total([decoded.stats, DecodeStats()]) == decoded.stats
-    some = DecodeStats.total(decoded.row_stats[row] for row in (1, 3))
-    assert some.tokens == lengths[1] + lengths[3]
-    assert some.rounds == sum(decoded.row_stats[1].accepted) + sum(decoded.row_stats[3].accepted)
-    accepted = sum(k * count for k, count in enumerate(some.accepted))
-    assert some.accepted_per_round == accepted / some.rounds
-    assert some.rounds + accepted <= some.tokens <= 2 * some.rounds + accepted
-    assert some.tpf == some.tokens / (2 * some.rounds)
-
-
-def test_stats_of_plain_decoding() -> None:
-    stats = plain(1.0).stats
-    assert stats.ar_forwards == stats.rounds == stats.tokens
-    assert (stats.draft_forwards, stats.verify_forwards, stats.accepted) == (0, 0, [])
-    assert (stats.tpf, stats.tokens_per_round) == (1.0, 1.0)
-    assert math.isnan(stats.accepted_per_round)
-    assert math.isnan(DecodeStats().tpf)
-
-
-def test_histograms_of_different_windows_add_up() -> None:
-    parts = [DecodeStats(9, 2, 2, 0, [1, 0, 1]), DecodeStats(2, 1, 1, 0, [1]), DecodeStats(3, 0, 0, 3, [])]
-    assert DecodeStats.total(parts) == DecodeStats(14, 3, 3, 3, [2, 0, 1])

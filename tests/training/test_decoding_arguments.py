@@ -9,15 +9,26 @@ import torch
 from decoding_helpers import eos_id, make_inputs, plain_ids, run, varied_policy
 
 from gravity_rl.decoding import generate
-from gravity_rl.decoding.noise import gumbel_noise
-from gravity_rl.decoding.sampling import Sampler
+from gravity_rl.joint.drafter import BlockDiffusion
+from gravity_rl.model import ModelError
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
-    ({"mask_id": None}, "mask_id"),
-    ({"mask_id": 10**6}, "mask_id"),
+    ({"drafter": BlockDiffusion(8, 10**6, 1.0, "uniform")}, "mask_id"),
     ({"block_size": 0}, "block_size: 0"),
+    ({"block_size": -3}, "block_size: -3"),
+    ({"block_size": 2.5}, "block_size: 2.5"),
+    ({"block_size": "large"}, "block_size: 'large'"),
     ({"max_new_tokens": 0}, "max_new_tokens: 0"),
+    ({"max_live_rows": 0}, "max_live_rows: 0"),
+    ({"max_live_rows": -1}, "max_live_rows: -1"),
+    ({"top_p": 0.0}, "top_p: 0.0"),
+    ({"top_p": 1.01}, "top_p: 1.01"),
+    ({"top_p": float("nan")}, "top_p: nan"),
+    ({"top_k": -1}, "top_k: -1"),
+    ({"min_p": -0.1}, "min_p: -0.1"),
+    ({"min_p": 1.5}, "min_p: 1.5"),
+    ({"min_p": float("nan")}, "min_p: nan"),
     ({"temperature": -0.1}, "temperature: -0.1"),
     ({"temperature": float("nan")}, "temperature: nan"),
     ({"temperature": 1e-40}, "temperature: 1e-40 is below 1e-06"),
@@ -43,8 +54,29 @@ def test_the_whole_vocabulary_banned() -> None:
         run([0], "ar", banned_token_ids=range(vocab_size), eos_token_ids=[])
 
 
-def test_plain_decoding_needs_no_mask_token() -> None:
-    assert len(run([0], "ar", mask_id=None, max_new_tokens=3).sequences[0]) == 3
+def test_plain_decoding_needs_no_drafter() -> None:
+    assert len(run([0], "ar", drafter=None, max_new_tokens=3).sequences[0]) == 3
+
+
+def test_drafting_without_a_drafter() -> None:
+    """A model that was not loaded from a folder with ``block_diffusion.json``."""
+    with pytest.raises(ModelError, match=r"block_diffusion\.json"):
+        run([0], "self_spec", drafter=None)
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "no_repeat_ngram_size", "stop_strings", "logits_processor"])
+def test_rules_that_depend_on_the_history_cannot_be_asked_for(name: str) -> None:
+    """A draft would have to be judged by the history before it; there is no setting that could be ignored."""
+    with pytest.raises(TypeError, match=name):
+        run([0], "self_spec", **{name: 2})
+
+
+@pytest.mark.parametrize("method", ["ar", "self_spec"])
+def test_the_generation_configuration_is_not_read(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    config = varied_policy()[0].generation_config
+    for name, value in {"repetition_penalty": 5.0, "top_k": 1, "temperature": 0.1, "max_new_tokens": 1}.items():
+        monkeypatch.setattr(config, name, value, raising=False)
+    assert run([0], method).sequences[0].tolist() == plain_ids(1.0)[0]
 
 
 def test_other_models_are_refused() -> None:
@@ -59,11 +91,42 @@ def test_attention_without_4d_masks_is_refused(monkeypatch: pytest.MonkeyPatch) 
         run([0], "ar")
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+def test_images_and_their_places_have_to_match(change: int) -> None:
+    inputs = make_inputs([0, 1])
+    grid = inputs["image_grid_thw"]
+    inputs["image_grid_thw"] = grid[:1] if change < 0 else torch.cat([grid, grid[:1]])
+    with pytest.raises(ValueError, match=f"image_grid_thw: {2 + change} images for 2 places"):
+        generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+
+
+def test_shapes_of_inputs_have_to_match() -> None:
+    inputs = make_inputs([0, 1])
+    inputs["attention_mask"] = inputs["attention_mask"][:, 1:]
+    with pytest.raises(ValueError, match=r"inputs: .*attention_mask"):
+        generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+
+
 @pytest.mark.parametrize("name", ["input_ids", "attention_mask", "mm_token_type_ids", "pixel_values", "image_grid_thw"])
 def test_missing_inputs(name: str) -> None:
     inputs = dict(make_inputs([0]))
     del inputs[name]
     with pytest.raises(ValueError, match=name):
+        generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+
+
+@pytest.mark.parametrize("name", ["pixel_values_videos", "video_grid_thw"])
+def test_videos_are_refused(name: str) -> None:
+    inputs = make_inputs([0]) | {name: torch.ones(1, 3)}
+    with pytest.raises(ValueError, match=name):
+        generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (3,)])
+def test_inputs_without_rows_or_tokens(shape: tuple[int, ...]) -> None:
+    empty = torch.zeros(shape, dtype=torch.long)
+    inputs = dict.fromkeys(("input_ids", "attention_mask", "mm_token_type_ids"), empty)
+    with pytest.raises(ValueError, match=r"must be \(rows, tokens\)"):
         generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
 
 
@@ -84,11 +147,12 @@ def test_prompt_that_ends_in_an_image() -> None:
         generate(varied_policy()[0], inputs, method="ar", max_new_tokens=2, eos_token_ids=[])
 
 
-def test_logits_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["ar", "self_spec"])
+def test_logits_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     model, _ = varied_policy()
     monkeypatch.setattr(model.lm_head.weight, "data", torch.full_like(model.lm_head.weight, float("nan")))
     with pytest.raises(FloatingPointError, match=r"rows \[0, 1\]"):
-        run([0, 1], "self_spec", max_new_tokens=4)
+        run([0, 1], method, max_new_tokens=4)
 
 
 def test_modes_random_state_and_gradients_are_left_alone() -> None:
@@ -112,19 +176,6 @@ def test_modes_random_state_and_gradients_are_left_alone() -> None:
     assert model.model.rope_deltas is rope_deltas
     assert not decoded.logprobs[0].requires_grad
     assert not decoded.logprobs[0].is_inference()  # a trainer computes gradients of ratios to them
-
-
-def test_samples_follow_the_softmax_of_what_is_not_banned() -> None:
-    """Chi-square of 20,000 draws from a small vocabulary at temperature 0.7."""
-    logits = torch.tensor([1.0, 0.3, -0.5, 2.0, 0.0, -2.0])
-    banned = torch.tensor([4])
-    sampler = Sampler(temperature=0.7, seed=3, banned_ids=banned, vocab_size=6)
-    noise = gumbel_noise(3, torch.arange(200), torch.arange(100).expand(200, -1), 6)
-    counts = sampler.pick(logits.expand(200, 100, 6), noise).flatten().bincount(minlength=6)
-    expected = 20_000 * (logits / 0.7).index_fill(0, banned, float("-inf")).softmax(0)
-    assert counts[4] == 0
-    kept = torch.tensor([0, 1, 2, 3, 5])
-    assert ((counts - expected)[kept] ** 2 / expected[kept]).sum() < 18.5  # 0.1% at four degrees of freedom
 
 
 def test_eos_counts_towards_the_limit() -> None:

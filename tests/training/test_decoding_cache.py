@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from decoding_helpers import full_forward, ids, make_inputs, mask_id, run, varied_policy
+from decoding_helpers import full_forward, ids, make_inputs, mask_id, plain_ids, run, use_windows, varied_policy
 from torch import Tensor
 
-from gravity_rl.decoding import engine, self_spec
-from gravity_rl.decoding.ar import ar_step
-from gravity_rl.decoding.cache import RaggedCache
-from gravity_rl.decoding.loop import Responses, decode
-from gravity_rl.decoding.prefill import prefill
-from gravity_rl.decoding.rows import LiveRows
-from gravity_rl.decoding.sampling import Sampler
+from gravity_rl.decoding import Decoded, engine, scheduler, self_spec
+from gravity_rl.decoding.cache import RaggedCache, full_visibility
+from gravity_rl.decoding.prompts import Prompts
+from gravity_rl.decoding.rows import Rows
 
 ROWS = [0, 1, 3]
 BLOCK = 4
 
 
-def corrupt_after_draft(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
-    """Overwrite window slots first … last (0 is the boundary token's) of every layer by NaN after each draft."""
+def corrupt(rows: Rows, first: int, last: int, value: float) -> None:
+    """Overwrite places ``lengths + first`` … ``lengths + last`` of every layer; NaN, or noise of this size."""
+    for states in (*rows.cache.keys_LHCD, *rows.cache.values_LHCD):
+        for row, length in enumerate(rows.lengths_N.tolist()):
+            places = states[row, :, max(0, length + first) : length + last + 1]
+            places.copy_(value * torch.randn(places.shape, generator=torch.Generator().manual_seed(length)))
+
+
+def corrupt_after_draft(monkeypatch: pytest.MonkeyPatch, first: int, last: int, value: float = float("nan")) -> None:
+    """Overwrite window places first … last (0 is the boundary token's) after each draft."""
     original = self_spec.draft_logits
 
-    def draft(model: Any, rows: LiveRows, block_size: int, mask_id: int) -> Tensor:
+    def draft(model: Any, rows: Rows, block_size: int, mask_id: int) -> Tensor:
         logits = original(model, rows, block_size, mask_id)
-        for states in (*rows.cache.keys_NHCD, *rows.cache.values_NHCD):
-            for row, length in enumerate(rows.cache.lengths_N.tolist()):
-                states[row, :, length + first : length + last + 1] = float("nan")
+        corrupt(rows, first, last, value)
         return logits
 
     monkeypatch.setattr(self_spec, "draft_logits", draft)
 
 
+def corrupt_after_commit(monkeypatch: pytest.MonkeyPatch, first: int, last: int, value: float) -> None:
+    """Overwrite places after each round; 0 is that of the next boundary token, -1 the last one that is kept."""
+    original = scheduler.commit
+
+    def committing(rows: Rows, *args: Any) -> Any:
+        result = original(rows, *args)
+        corrupt(rows, first, last, value)
+        return result
+
+    monkeypatch.setattr(scheduler, "commit", committing)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_state_of_a_mask_survives_the_draft(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+@pytest.mark.parametrize("value", [float("nan"), 5.0])
+def test_no_state_of_a_mask_survives_the_draft(
+    monkeypatch: pytest.MonkeyPatch, temperature: float, value: float
+) -> None:
     expected = run(ROWS, "self_spec", block_size=BLOCK, temperature=temperature)
-    corrupt_after_draft(monkeypatch, 1, BLOCK)
+    corrupt_after_draft(monkeypatch, 1, BLOCK, value)
     actual = run(ROWS, "self_spec", block_size=BLOCK, temperature=temperature)
     assert ids(actual) == ids(expected)
     assert all(map(torch.equal, actual.logprobs, expected.logprobs))
@@ -50,21 +69,57 @@ def test_the_state_of_the_boundary_token_is_kept(monkeypatch: pytest.MonkeyPatch
         run(ROWS, "self_spec", block_size=BLOCK)
 
 
+@pytest.mark.parametrize("when", [corrupt_after_draft, corrupt_after_commit])
+def test_states_that_are_kept_are_used(monkeypatch: pytest.MonkeyPatch, when: Callable[..., None]) -> None:
+    """The same noise at the place of a committed token changes what is written: the tests here can fail."""
+    expected = run(ROWS, "self_spec", block_size=BLOCK)
+    place = 0 if when is corrupt_after_draft else -1
+    when(monkeypatch, place, place, 5.0)
+    actual = run(ROWS, "self_spec", block_size=BLOCK)
+    assert ids(actual) != ids(expected)
+    first = [sequence[:1] for sequence in ids(expected)]
+    assert [sequence[:1] for sequence in ids(actual)] == first  # a0 of the first round came before
+
+
+@pytest.mark.parametrize("value", [1e4, 5.0])
+def test_nothing_behind_the_committed_tokens_is_used(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    """States of rejected drafts, and whatever an earlier round left further on."""
+    windows = [BLOCK, 0, 2, 8]
+
+    def write() -> Decoded:
+        use_windows(monkeypatch, lambda at, live: windows[at % 4], largest=8)
+        return run(ROWS, "self_spec")
+
+    expected = write()
+    corrupt_after_commit(monkeypatch, 0, 20, value)
+    actual = write()
+    assert ids(actual) == ids(expected) == [plain_ids(1.0)[row] for row in ROWS]
+    assert all(map(torch.equal, actual.logprobs, expected.logprobs))
+
+
+def test_prefix_states_are_not_shared_with_rows() -> None:
+    """Rows of one prompt start from the same states; what one of them writes is its own."""
+    expected = run([1, 1, 1], "self_spec", row_ids=[1, 50, 51], max_live_rows=1)
+    together = run([1, 1, 1], "self_spec", row_ids=[1, 50, 51])
+    assert ids(together) == ids(expected)
+    assert ids(together)[0] == plain_ids(1.0)[1]
+
+
 def test_cached_states_are_those_of_a_causal_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before every round, the cache of a row holds exactly the states of a plain forward over its tokens."""
     rounds: list[list[tuple[int, int, list[Tensor]]]] = []
     original = self_spec.self_spec_round
 
-    def spy(model: Any, rows: LiveRows, **kwargs: Any) -> Any:
+    def spy(model: Any, rows: Rows, *args: Any) -> Any:
         cache = rows.cache
         rounds.append(
             [
-                (index, length, [layer[n, :, :length].clone() for layer in (*cache.keys_NHCD, *cache.values_NHCD)])
-                for n, (index, length) in enumerate(zip(rows.index_N.tolist(), cache.lengths_N.tolist(), strict=True))
+                (index, length, [layer[n, :, :length].clone() for layer in (*cache.keys_LHCD, *cache.values_LHCD)])
+                for n, (index, length) in enumerate(zip(rows.index_N.tolist(), rows.lengths_N.tolist(), strict=True))
             ]
         )
-        assert cache.longest >= int(cache.lengths_N.max())
-        return original(model, rows, **kwargs)
+        assert cache.longest == int(rows.lengths_N.max())
+        return original(model, rows, *args)
 
     monkeypatch.setattr(engine, "self_spec_round", spy)
     decoded = run(ROWS, "self_spec", block_size=BLOCK)
@@ -79,27 +134,10 @@ def test_cached_states_are_those_of_a_causal_forward(monkeypatch: pytest.MonkeyP
                 torch.testing.assert_close(actual, expected[:, :length], atol=1e-4, rtol=1e-4)
 
 
-def test_one_prefill_serves_several_rows() -> None:
-    model, _ = varied_policy()
-    vocab_size = model.config.text_config.vocab_size
-    sampler = Sampler(temperature=1.0, seed=0, banned_ids=torch.tensor([], dtype=torch.long), vocab_size=vocab_size)
-    responses = Responses(4, 12, 0, torch.device("cpu"))
-    with torch.no_grad():
-        prompts = prefill(model, make_inputs([2, 1]), torch.tensor([0, 0]), room=12)
-        rows = prompts.select(torch.tensor([0, 0, 1, 0]))
-        rows.row_ids_N = torch.tensor([10, 11, 12, 13])
-        rows.index_N = torch.arange(4)
-        decode(rows, lambda live: ar_step(model, live, sampler), responses, torch.tensor([]), max_new_tokens=12)
-    expected = run(
-        [2, 2, 1, 2], "ar", row_ids=[10, 11, 12, 13], banned_token_ids=[], eos_token_ids=[], max_new_tokens=12
-    )
-    assert responses.ids[:, :12].tolist() == ids(expected)
-
-
 def test_windows_write_behind_each_row_and_stay_out_of_sight() -> None:
-    cache = RaggedCache(2, capacity=6, device=torch.device("cpu"))
-    cache.lengths_N, cache.longest = torch.tensor([3, 1]), 3
-    slots = cache.open_window(1, 2)
+    cache = RaggedCache(3, max_capacity=6, device=torch.device("cpu"))
+    cache.lengths_L, cache.longest = torch.tensor([3, 1, 0]), 3
+    slots = cache.open_window(2, 1, 2)
     assert slots.tolist() == [[4, 5], [2, 3]]
     states = torch.arange(1.0, 5.0).reshape(2, 1, 2, 1)
     keys, values = cache.update(states, 10 * states, 0)
@@ -109,15 +147,60 @@ def test_windows_write_behind_each_row_and_stay_out_of_sight() -> None:
         [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
         [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0]],
     ]
-    cache.open_window(0, 1)
+    cache.open_window(2, 0, 1)
     keys, _ = cache.update(9 * states[:, :, :1], states[:, :, :1], 0)
     assert keys[:, 0, :, 0].tolist() == [[0, 0, 0, 9], [0, 27, 3, 4]]
+    assert not cache.keys_LHCD[0][2].any()  # the slot behind those of the forward
+
+
+def test_rows_move_with_their_states_and_may_start_several_times_from_one() -> None:
+    source = RaggedCache(2, max_capacity=3, device=torch.device("cpu"))
+    source.open_window(2, 0, 3)
+    source.update(torch.arange(6.0).reshape(2, 1, 3, 1), -torch.arange(6.0).reshape(2, 1, 3, 1), 0)
+    source.lengths_L, source.prefix_L, source.longest = torch.tensor([2, 3]), torch.tensor([3, 4]), 3
+    cache = RaggedCache(4, max_capacity=8, device=torch.device("cpu"))
+    cache.write_rows(torch.tensor([3, 0, 2]), source, torch.tensor([0, 1, 0]))
+    assert cache.lengths_L.tolist() == [3, 0, 2, 2]
+    assert cache.prefix_L.tolist() == [4, 0, 3, 3]
+    assert cache.keys_LHCD[0][:, 0, :3, 0].tolist() == [[3, 4, 5], [0, 0, 0], [0, 1, 2], [0, 1, 2]]
+    cache.longest = 3
+    cache.move(torch.tensor([3]), torch.tensor([1]))
+    assert cache.lengths_L.tolist() == [3, 2, 2, 2]
+    assert cache.values_LHCD[0][1, 0, :3, 0].tolist() == [0, -1, -2]
+
+
+def test_states_survive_growth() -> None:
+    cache = RaggedCache(1, max_capacity=2000, device=torch.device("cpu"), key_step=16)
+    total, sizes = 0, set()
+    while total < 1990:
+        cache.open_window(1, 0, 10)
+        cache.update(torch.arange(total, total + 10.0).view(1, 1, 10, 1), torch.ones(1, 1, 10, 1), 0)
+        total += 10
+        cache.lengths_L, cache.longest = torch.tensor([total]), total
+        sizes.add(cache.capacity)
+        assert cache.keys_LHCD[0].shape[2] == cache.values_LHCD[0].shape[2] == cache.capacity <= 2000
+    assert cache.keys_LHCD[0][0, 0, :total, 0].tolist() == list(range(total))
+    assert cache.values_LHCD[0].sum() == total
+    assert 3 <= len(sizes) <= 8
+    assert max(sizes) == 2000
+
+
+def test_visible_places_are_rounded_up_but_not_beyond_the_limit() -> None:
+    cache = RaggedCache(2, max_capacity=50, device=torch.device("cpu"), key_step=16)
+    widths = []
+    for longest in (0, 12, 13, 40, 44):
+        cache.lengths_L, cache.longest = torch.tensor([longest, 0]), longest
+        slots = cache.open_window(2, 0, 4)
+        widths.append(cache.seen_until(slots).shape[-1])
+    assert widths == [16, 16, 32, 48, 48]
+    cache.longest = 46
+    assert cache.seen_until(cache.open_window(2, 0, 4)).shape[-1] == 50
 
 
 def test_overfull_cache_is_a_bug() -> None:
-    cache = RaggedCache(1, capacity=4, device=torch.device("cpu"))
-    with pytest.raises(RuntimeError, match="4 slots"):
-        cache.open_window(0, 5)
+    cache = RaggedCache(1, max_capacity=4, device=torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="4 places"):
+        cache.open_window(1, 0, 5)
 
 
 def test_capacity_is_just_enough() -> None:
@@ -132,7 +215,11 @@ def test_draft_masks() -> None:
     model, _ = varied_policy()
     seen: list[Tensor] = []
     with torch.no_grad():
-        rows = prefill(model, make_inputs([1, 0]), torch.tensor([0, 1]), room=8)
+        prefix = Prompts(make_inputs([1, 0]), model.device).prefill(model, [0, 1], full_visibility)
+        cache = RaggedCache(2, 400, model.device)
+        cache.write_rows(torch.arange(2), prefix.cache, torch.arange(2))
+        cache.longest = prefix.cache.longest
+        rows = Rows.empty(cache, idle_index=2)
         handle = model.model.language_model.register_forward_pre_hook(
             lambda module, args, kwargs: seen.append(kwargs["attention_mask"]), with_kwargs=True
         )
@@ -140,7 +227,7 @@ def test_draft_masks() -> None:
             self_spec.draft_logits(model, rows, 2, mask_id())
         finally:
             handle.remove()
-    lengths = rows.cache.lengths_N.tolist()
+    lengths = cache.lengths_L.tolist()
     assert lengths[0] != lengths[1]
     assert seen[0].shape == (2, 1, 3, max(lengths) + 3)
     for row, length in enumerate(lengths):

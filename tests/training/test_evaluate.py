@@ -15,10 +15,11 @@ import torch
 from gravity_rl.config import ModelArguments
 from gravity_rl.data import load_ocr_dataset
 from gravity_rl.data.config import DataConfig
-from gravity_rl.evaluate import EvaluateConfig, RowNoise, evaluate, main
+from gravity_rl.evaluate import EvaluateConfig, evaluate, main
 from gravity_rl.metrics import format_results
 from gravity_rl.model import load_model, load_ocr_processor
 from gravity_rl.parsing import ConfigError
+from gravity_rl.reading import RowNoise
 from rewards import RewardConfig, score
 
 Evaluate = Callable[..., dict[str, Any]]

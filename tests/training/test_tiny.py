@@ -117,7 +117,6 @@ def test_shipped_checkpoints_draft_for_themselves(name):
         processor_kwargs={"padding": True},
     )  # fmt: skip
     options = {
-        "mask_id": drafter.mask_id,
         "block_size": 16,
         "max_new_tokens": 200,
         "eos_token_ids": [processor.tokenizer.eos_token_id],

@@ -1,0 +1,179 @@
+"""How many tokens to draft in the next round, from measured times and acceptance.
+
+A window B > 0 is a draft-and-verify round: two forwards over n (B + 1) tokens, 2 to B + 2 tokens a row. B = 0 is a
+plain AR step: one forward over n tokens, one token a row. Tokens never depend on the choice, so it may change at
+every round; what is fastest depends on the machine, the live rows and the drafter, and is found while decoding:
+
+    cost_model = CostModel()                            # one per model, kept over calls
+    policy = AutoWindow(cost_model, ladder(16))         # one per call
+    block_size = policy.choose(live_rows)               # then run the round and
+    policy.observe(block_size, live_rows, seconds, accepted)
+
+Exploring is nearly free: a window is tried where its prediction comes near the best, at most every fourth round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from gravity_rl.decoding.cost import CostModel
+
+Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
+
+#: A trial needs a prediction within this share of the best one, and the last trial this many rounds ago.
+REACH, TRIAL_GAP = 0.25, 4
+#: The window stays unless another one is faster by this share.
+HYSTERESIS = 0.01
+
+
+@dataclass(frozen=True)
+class WindowChoice:
+    """Consecutive rounds with the same window, chosen for the same reason."""
+
+    first_round: int
+    """Counted from 0 within the call."""
+    rounds: int
+    live_rows: int
+    """At the first of these rounds."""
+    block_size: int
+    """Drafted tokens; 0 is a plain AR step."""
+    reason: Reason
+    """"fixed" by the caller; "start": nothing was measured yet; "fastest": best prediction; "trial": not measured here
+    yet (or long ago), prediction near the best; "probe": AR for long, is drafting worth it again?"""
+    tokens_per_second: dict[int, float] = field(default_factory=dict)
+    """By window, as predicted for the first of these rounds; empty for "fixed" and "start"."""
+
+
+class WindowPolicy(Protocol):
+    """Chooses the window of every round of one call of ``generate``."""
+
+    def choose(self, live_rows: int) -> int:
+        """Drafted tokens of the next round, 0 for a plain AR step; each call is one round."""
+
+    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+        """Report a round.
+
+        Args:
+            block_size: its window B, 0 for an AR step.
+            live_rows: rows in it.
+            seconds: it took.
+            accepted: for each live row the drafts (0 … B) that agreed with the verifier, before any cut at the end
+                of the response; empty for an AR step.
+        """
+
+    @property
+    def choices(self) -> list[WindowChoice]:
+        """All rounds so far, in order."""
+
+
+class FixedWindow:
+    """The same window at every round; 0 is plain AR decoding.
+
+    Raises:
+        ValueError: the window is negative.
+    """
+
+    def __init__(self, block_size: int):
+        if block_size < 0:
+            raise ValueError(f"block_size: {block_size} is negative")
+        self._block_size = block_size
+        self._log = _ChoiceLog()
+
+    def choose(self, live_rows: int) -> int:
+        return self._log.add(live_rows, self._block_size, "fixed", {})
+
+    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+        """Nothing to learn."""
+
+    @property
+    def choices(self) -> list[WindowChoice]:
+        return self._log.choices()
+
+
+class AutoWindow:
+    """The window with the most predicted tokens a second, and rare trials of others.
+
+    Args:
+        cost_model: what is known about the model; learns from every round.
+        ladder: windows to choose from, ascending, starting with 0, such as ``ladder(16)``.
+
+    Raises:
+        ValueError: ``ladder`` is not ascending from 0.
+    """
+
+    def __init__(self, cost_model: CostModel, ladder: Sequence[int]):
+        self._ladder = tuple(ladder)
+        if self._ladder[:1] != (0,) or any(b <= a for a, b in zip(self._ladder, self._ladder[1:], strict=False)):
+            raise ValueError(f"ladder: {list(ladder)} does not ascend from 0 (plain AR)")
+        self._cost = cost_model
+        self._favourite: int | None = None
+        self._log = _ChoiceLog()
+
+    def choose(self, live_rows: int) -> int:
+        speeds = {block_size: self._cost.tokens_per_second(block_size, live_rows) for block_size in self._ladder}
+        fastest = max(speeds, key=speeds.__getitem__)
+        if not self._cost.measured:
+            return self._log.add(live_rows, fastest, "start", {})
+        if self._favourite is not None and speeds[self._favourite] * (1 + HYSTERESIS) >= speeds[fastest]:
+            fastest = self._favourite
+        self._favourite = fastest
+        if fastest == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
+            return self._log.add(live_rows, self._ladder[1], "probe", speeds)
+        trial = self._trial(speeds, fastest, live_rows)
+        if trial is not None:
+            self._cost.last_trial = self._cost.rounds
+            return self._log.add(live_rows, trial, "trial", speeds)
+        return self._log.add(live_rows, fastest, "fastest", speeds)
+
+    def _trial(self, speeds: dict[int, float], fastest: int, live_rows: int) -> int | None:
+        if self._cost.rounds - self._cost.last_trial < TRIAL_GAP or not self._cost.settled(fastest, live_rows):
+            return None
+        limit = speeds[fastest] * (1 - REACH)
+        untried = [
+            block_size
+            for block_size, speed in speeds.items()
+            if speed >= limit and block_size != fastest and not self._cost.settled(block_size, live_rows)
+        ]
+        return max(untried, key=speeds.__getitem__, default=None)
+
+    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+        self._cost.observe(block_size, live_rows, seconds, accepted)
+
+    @property
+    def choices(self) -> list[WindowChoice]:
+        return self._log.choices()
+
+
+def ladder(max_block: int) -> tuple[int, ...]:
+    """0, 2, 4, 8, … and ``max_block``; (0,) is plain AR only.
+
+    Raises:
+        ValueError: ``max_block`` is negative.
+    """
+    if max_block < 0:
+        raise ValueError(f"max_block: {max_block} is negative")
+    powers = [2**k for k in range(1, max_block.bit_length()) if 2**k < max_block]
+    return (0, *powers, *([max_block] if max_block else []))
+
+
+class _ChoiceLog:
+    """Run-length coded choices."""
+
+    def __init__(self) -> None:
+        self._starts: list[WindowChoice] = []
+        self._lengths: list[int] = []
+        self._rounds = 0
+
+    def add(self, live_rows: int, block_size: int, reason: Reason, speeds: dict[int, float]) -> int:
+        last = self._starts[-1] if self._starts else None
+        if last is None or last.block_size != block_size or last.reason != reason:
+            self._starts.append(WindowChoice(self._rounds, 1, live_rows, block_size, reason, speeds))
+            self._lengths.append(0)
+        self._lengths[-1] += 1
+        self._rounds += 1
+        return block_size
+
+    def choices(self) -> list[WindowChoice]:
+        return [replace(start, rounds=rounds) for start, rounds in zip(self._starts, self._lengths, strict=True)]

@@ -1,0 +1,182 @@
+"""The benchmarks of decoding run at a tiny size, compare the right things and report what they should."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from transformers import GlmOcrForConditionalGeneration
+
+from gravity_rl.joint.drafter import BlockDiffusion, write_block_diffusion
+from gravity_rl.tiny.build import MASK, build_tokenizer
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks/ is not in the source archive")
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a benchmark by name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def decoding(module: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The CPU benchmark with fewer crops."""
+    crops = module("decoding_crops")
+    monkeypatch.setattr(crops, "POOL", 48)
+    monkeypatch.setattr(crops, "SINGLE_CALLS", 3)
+    return module("decoding")
+
+
+@pytest.fixture(scope="module")
+def drafter_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained checkpoint that says it has a drafter of 4 tokens."""
+    folder = tmp_path_factory.mktemp("drafter") / "checkpoint"
+    shutil.copytree(tiny_checkpoint, folder)
+    mask_id = build_tokenizer().convert_tokens_to_ids(MASK)
+    write_block_diffusion(folder, BlockDiffusion(4, mask_id, 1.0, "uniform"))
+    return folder
+
+
+def test_cpu_benchmark_compares_all_contenders(
+    decoding: ModuleType, drafter_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.json"
+    options = ["--rounds", "1", "--clock", "cpu", "--batches", "1", "--max_new_tokens", "6", "--json", str(file)]
+    decoding.main(["--model_name_or_path", str(drafter_checkpoint), *options])
+    report, printed = json.loads(file.read_text()), capsys.readouterr().out
+    ours = ["AR", "window 2", "window 4", "auto"]
+    seen = {(workload["workload"], workload["temperature"]) for workload in report["workloads"]}
+    mixed, tail, group = "mixed crops, batch 1", "28 mixed with a long tail", "group of 28, one prompt"
+    assert seen == {(mixed, 1.0), (tail, 1.0), (group, 1.0), (mixed, 0.0), (tail, 0.0)}
+    for workload in report["workloads"]:
+        contenders = workload["contenders"]
+        assert list(contenders) == (["TRL transformers path"] if workload["temperature"] else []) + ours
+        assert workload["same_ids"] and workload["best_fixed"] in ours[:-1]
+        assert workload["rows"] == (3 if workload["workload"] == mixed else 28)
+        assert len({str(contenders[name]["tokens"]) for name in ours}) == 1
+        assert contenders["AR"]["tpf"] == 1 and contenders["AR"]["faster_than_ar"] == 1
+        assert contenders[workload["best_fixed"]]["faster_than_best"] == 1
+        assert sum(contenders["auto"]["share_of_rounds_by_window"].values()) == pytest.approx(1)
+        assert contenders["window 4"]["share_of_rounds_by_window"] == {"4": 1.0}
+        assert [set(counts) for counts in contenders["AR"]["rounds_by_window"]] == [{"0"}]
+        for values in contenders.values():
+            assert len(values["total"]) == len(values["decode"]) == len(values["cpu"]) == 1
+            assert 0 < values["decode"][0] < values["total"][0] <= values["cpu"][0]  # by the same clock
+        assert ("faster_than_trl" in contenders["auto"]) == bool(workload["temperature"])
+    first = report["workloads"][0]["contenders"]["window 4"]["by_task"]
+    assert set(first) == {"formula", "table", "text"} and 0 <= first["table"]["acceptance"] <= 1
+    assert {target["wanted"] for target in report["targets"]} == {1.4, 1.25, 0.97, 2.0}
+    assert len(report["environment"]["load_before_and_after"]) == 2
+    assert all(name in printed for name in [*ours, "TRL transformers path", mixed, tail, group, "targets"])
+    assert "same ids: NO" not in printed
+
+
+def test_cpu_benchmark_says_when_ids_differ(
+    decoding: ModuleType, drafter_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 4)
+    workload = decoding.make_workloads(checkpoint, [1], [0.0])[0]
+    real = decoding.generate
+
+    def wrong_when_drafting(*args: Any, **kwargs: Any) -> Any:
+        out = real(*args, **kwargs)
+        return replace(out, sequences=[ids + 1 for ids in out.sequences]) if kwargs["method"] != "ar" else out
+
+    monkeypatch.setattr(decoding, "generate", wrong_when_drafting)
+    result = decoding.measure(checkpoint, workload, 1, time.perf_counter)
+    decoding.print_table(result)
+    assert not result["same_ids"]
+    assert "same ids: NO" in capsys.readouterr().out
+
+
+def test_trl_path_at_next_to_no_temperature_writes_the_greedy_tokens(
+    decoding: ModuleType, drafter_checkpoint: Path
+) -> None:
+    checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 6)
+    inputs, _ = decoding.make_workloads(checkpoint, [3], [1.0])[0].calls[0]
+    trl, greedy = decoding.Measured(time.perf_counter), decoding.Measured(time.perf_counter)
+    decoding.trl_path(checkpoint, inputs, 1e-6, 0, trl)
+    decoding.ours(checkpoint, "ar", "auto", None, inputs, 0.0, 0, greedy)
+    assert trl.ids == greedy.ids
+    assert 0 < trl.decode < trl.total
+
+
+def test_tail_has_few_long_responses(decoding: ModuleType, drafter_checkpoint: Path) -> None:
+    checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 6)
+    checkpoint.inputs = lambda crops: crops  # type: ignore[method-assign]
+    tail, group = (workload.calls[0][0] for workload in decoding.make_workloads(checkpoint, [56], [1.0])[1:])
+    tokenizer = checkpoint.processor.tokenizer
+    lengths = sorted(len(tokenizer(crop.reference)["input_ids"]) for crop in tail)
+    assert len(tail) == 28 and lengths[-4] > 2 * lengths[-5]
+    assert len(group) == 28 and len(set(map(id, group))) == 1
+
+
+def test_gpu_benchmark_runs_at_a_tiny_size(module: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "report.json"
+    module("decoding_gpu").main(["--size", "tiny", "--device", "cpu", "--cuda_graph", "--json", str(file)])
+    report, printed = json.loads(file.read_text()), capsys.readouterr().out
+    assert [workload["rows"] for workload in report["workloads"]] == [1, 3, 3]
+    for workload in report["workloads"]:
+        assert list(workload["contenders"]) == ["AR", "window 8", "window 16", "window 32", "auto"]
+        for values in (runs[0] for runs in workload["contenders"].values()):
+            assert values["equal_rows"] == values["equal_tokens"] == 1
+            assert values["tokens"] == pytest.approx(workload["mean"] * workload["rows"])
+            assert 0 < values["decode"] <= values["seconds"] and values["planned_bytes"] > 0
+        assert workload["contenders"]["window 8"][0]["accepted_per_round"] > 2
+        assert set(workload["split"]) == {
+            "draft forward", "verify forward", "sampling, twice", "noise", "commit", "whole round"
+        }  # fmt: skip
+        assert workload["syncs"] is None  # there is nothing to wait for on a CPU
+    assert "CUDA" in report["graphs"][0]["failed"]
+    assert all(text in printed for text in ("log-normal", "auto", "window 16", "planned", "not captured"))
+
+
+@pytest.mark.parametrize(("probability", "least", "most"), [(1.0, 7, 8), (0.0, 0, 0)])
+def test_forced_drafts_are_right_with_the_given_probability_and_cost_a_forward(
+    module: Any, probability: float, least: float, most: float
+) -> None:
+    forced = module("decoding_forced")
+    gpu, size = module("decoding_gpu"), forced.tiny_size()
+    model = forced.build_model(size, torch.device("cpu"), torch.float32)
+    bench = gpu.Bench(size, model, torch.device("cpu"), probability)
+    inputs, lengths = forced.make_inputs(size, 2, torch.device("cpu")), torch.tensor([60, 45])
+    with forced.forced_ends(lengths, size.end_id):
+        plain = bench.decode(inputs, 0, 60)
+        forwards: list[int] = []
+        with forced.forced_drafts(plain, probability, size.config.text_config.vocab_size):
+            hook = model.register_forward_hook(lambda *_: forwards.append(1))
+            out = bench.decode(inputs, 8, 60)
+            hook.remove()
+    assert [len(ids) for ids in out.sequences] == lengths.tolist()
+    assert all(torch.equal(a, b) for a, b in zip(out.sequences, plain.sequences, strict=True))
+    assert least <= out.stats.rows.accepted_per_round <= most
+    assert len(forwards) == 2 * out.stats.rounds + out.stats.prefill_forwards
+    assert len(set(plain.sequences[0].tolist())) > 20  # noise chooses, so that rows vary
+
+
+def test_full_size_is_the_published_one(module: Any) -> None:
+    forced = module("decoding_forced")
+    size = forced.full_size()
+    with torch.device("meta"):
+        model = GlmOcrForConditionalGeneration(size.config)
+    text = sum(parameter.numel() for parameter in model.model.language_model.layers.parameters())
+    assert 1.0e9 < sum(parameter.numel() for parameter in model.parameters()) < 1.15e9  # 2.2 GB in bf16
+    assert text == 16 * (1536 * 128 * (16 + 8 + 8 + 16) + 3 * 1536 * 4608 + 4 * 1536)
+    assert forced.make_inputs(size, 1, torch.device("cpu"))["input_ids"].shape[1] == pytest.approx(1000, abs=50)
+
+
+@pytest.mark.parametrize("accepted", [17.4, 25.0])
+def test_probability_gives_the_published_mean(module: Any, accepted: float) -> None:
+    probability = module("decoding_forced").probability_for(accepted)
+    assert sum(probability**k for k in range(1, 33)) == pytest.approx(accepted, abs=1e-6)
