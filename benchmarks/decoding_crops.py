@@ -19,9 +19,9 @@ from gravity_rl.synth.crops import TASKS, Crop, crop_seed, sample_crop
 from gravity_rl.synth.knobs import PRESETS
 
 POOL = 120  # crops to choose from
-SINGLE_CALLS = 9  # crops that are read one by one for batch 1: other batches are one call
+MOST_CALLS, ROWS_A_ROUND = 9, 56  # small batches are several calls a round
 GROUP, LONG_ROWS = 28, 4
-MIXED, TAIL, GROUP_NAME = "mixed crops, batch {}", "28 mixed with a long tail", "group of 28, one prompt"
+MIXED, TAIL, GROUP_NAME = "mixed crops, batch {}", "28 mixed with a long tail", "groups of 28, one prompt each"
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ def make_workloads(checkpoint: Checkpoint, batches: Sequence[int], temperatures:
     short = half[:: len(half) // (GROUP - LONG_ROWS)][: GROUP - LONG_ROWS]
     chosen: dict[str, list[list[Crop]]] = {}
     for size in batches:
-        calls = SINGLE_CALLS if size == 1 else 1
+        calls = min(MOST_CALLS, max(1, ROWS_A_ROUND // size))
         chosen[MIXED.format(size)] = [crops[call * size : (call + 1) * size] for call in range(calls)]
     chosen[TAIL] = [short + by_length[-LONG_ROWS:]]
-    chosen[GROUP_NAME] = [[by_length[-POOL // 10]] * GROUP]
+    chosen[GROUP_NAME] = [[crop] * GROUP for crop in crops[: len(TASKS)]]
     calls_of = {
         name: [(checkpoint.inputs(batch), [crop.task for crop in batch]) for batch in calls]
         for name, calls in chosen.items()

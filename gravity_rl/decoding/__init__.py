@@ -16,10 +16,10 @@ that it is exact as well, and slower. ``docs/DECODE_PATHS.md`` compares the path
 
 from __future__ import annotations
 
+from gravity_rl.decoding.attention import ATTENTIONS
 from gravity_rl.decoding.cost import CostModel
 from gravity_rl.decoding.engine import MIN_TEMPERATURE, Decoded, generate
 from gravity_rl.decoding.memory import DecodeMemoryError, MemoryPlan, plan_memory
-from gravity_rl.decoding.rows import ATTENTIONS
 from gravity_rl.decoding.stats import BatchStats, DecodeStats
 from gravity_rl.decoding.window import WindowChoice
 

@@ -1,14 +1,14 @@
 """What a round of decoding costs and yields: times by window and live rows, and the acceptance of drafts.
 
-Both are measured while decoding and follow what they see; ``window.py`` chooses by them. Stalls of the machine only
-ever add time, so slow outliers are clipped and fast measurements are believed.
+Both are measured while decoding and follow what they see; ``window.py`` chooses by them. A single round says little
+about its time, so a line through all of them comes first and what deviates from it second. Stalls of the machine only
+ever add time, so slow outliers hardly count.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 #: Acceptance of an unknown drafter, worth this many tested drafts: high enough to try drafting, soon overruled.
 PRIOR_HAZARD, PRIOR_WEIGHT = 0.8, 2.0
@@ -26,15 +26,16 @@ STALE_DECAY = 0.5 ** (1 / 128)
 PRIOR_SLOPE, PRIOR_SLOPE_WEIGHT = 1 / 512, 1e-3
 #: A token adds at most this share of the time of an empty forward: reading the weights costs more than that.
 MAX_SLOPE = 1 / 8
-#: A round moves a measured time by at most 1.5 ** 0.15, that is 6 %; more than 1.5 times the expected time is a stall
-#: and moves nothing, unless the round before was as slow.
-CLIP, GAIN, STALE_GAIN = 1.5, 0.15, 0.5
-#: Rounds that a measurement is believed without a new one, by how many there are; afterwards the window may be tried
-#: again. Short at first, because warm-up slows the first rounds.
-LIFETIMES = (0, 16, 64, 256)
-#: The line through all measured times is fitted again after this many rounds, and whenever there is a new time.
-REFIT_ROUNDS = 32
+#: Half-lives in rounds: of the line, and of what deviates from it.
+HALF_LIFE_TIMES, HALF_LIFE_DEVIATIONS = 256, 32
+#: Rounds that say how a window deviates from the line before half of it is believed: single rounds vary by tens of
+#: per cent, real deviations are rarely more than that.
+DOUBT = 6.0
+#: A single round beyond this factor is a stall of the machine, or warm-up.
+MAX_DEVIATION = 1.5
 MIN_SECONDS, MAX_SECONDS = 1e-6, 1e6
+#: Measurements of a window from which on it needs no trial.
+SETTLED = 2.0
 
 #: A probe needs this many AR rounds since drafting, and takes at most this share of their time.
 PROBE_ROUNDS, PROBE_SHARE = 128, 0.02
@@ -45,17 +46,17 @@ SURPRISE = 0.5
 class CostModel:
     """Time of a round by window and live rows, and acceptance so far: one per model, over any number of calls.
 
-    A time is kept for each window and each doubling of live rows; where there is none, that of the nearest number of
-    live rows is scaled, or the line ``forwards (a + b tokens)`` through all of them predicts it.
+    A round of ``forwards`` over ``tokens`` each is taken to last ``forwards (a + b tokens)``, fitted to all rounds. How
+    a window deviates from that line is learned slowly, for it and for it at about as many live rows.
     """
 
     def __init__(self) -> None:
         self.acceptance = Acceptance()
         self.rounds = 0
         self.last_trial = 0  # its round
-        self._times: dict[int, dict[int, _Time]] = {}  # by window, then by doubling of live rows
-        self._rounds_at: dict[int, int] = {}  # rounds by doubling of live rows
-        self._base, self._slope = 1.0, PRIOR_SLOPE
+        self._line_fit = _LineFit()
+        self._by_window: dict[int, _Deviation] = {}
+        self._by_rows: dict[tuple[int, int], _Deviation] = {}  # by window and doubling of live rows
         self._ar_rounds, self._ar_seconds = 0, 0.0  # since the last drafted round
 
     @property
@@ -69,23 +70,17 @@ class CostModel:
 
     def seconds(self, block_size: int, live_rows: int) -> float:
         """Predicted time of a round."""
-        times = self._times.get(block_size)
-        if not times:
-            return self._line(block_size, live_rows)
-        here = live_rows.bit_length()
-        time = times.get(here) or times[min(times, key=lambda bucket: abs(bucket - here))]
-        trusted = time.trusted(self._rounds_at[time.live_rows.bit_length()])
-        if trusted and time.live_rows == live_rows:
-            return time.seconds
-        line = self._line(block_size, live_rows)
-        scaled = time.seconds * line / self._line(block_size, time.live_rows)
-        return scaled if trusted else min(scaled, line)
+        line = self._line_fit.seconds(block_size, live_rows)
+        window = self._by_window.get(block_size)
+        if window is None:
+            return line
+        here = self._by_rows.get((block_size, live_rows.bit_length()))
+        return line * math.exp(window.mean if here is None else here.shrunk_to(window.mean))
 
-    def settled(self, block_size: int, live_rows: int) -> bool:
-        """Whether this window was measured at about these live rows, lately."""
-        here = live_rows.bit_length()
-        time = self._times.get(block_size, {}).get(here)
-        return time is not None and time.trusted(self._rounds_at[here])
+    def settled(self, block_size: int) -> bool:
+        """Whether this window was measured, with whatever number of rows."""
+        window = self._by_window.get(block_size)
+        return window is not None and window.weight >= SETTLED
 
     def probe_due(self, block_size: int, live_rows: int) -> bool:
         """Whether AR has run for so long that one drafted round costs next to nothing."""
@@ -112,49 +107,76 @@ class CostModel:
         self.acceptance.observe(block_size, accepted)
 
     def _time_round(self, block_size: int, live_rows: int, seconds: float) -> None:
-        here = live_rows.bit_length()
         self.rounds += 1
-        now = self._rounds_at[here] = self._rounds_at.get(here, 0) + 1
-        times = self._times.setdefault(block_size, {})
-        time = times.get(here)
-        line = self._line(block_size, live_rows)
-        if time is None:
-            plausible = self.rounds > 1 and seconds <= CLIP * line
-            time = times[here] = _Time(live_rows, seconds, count=int(plausible))
-        else:
-            time.update(live_rows, line / self._line(block_size, time.live_rows), seconds, now)
-        time.expires = now + LIFETIMES[min(time.count, len(LIFETIMES) - 1)]
-        if time.count <= 2 or self.rounds % REFIT_ROUNDS == 0:
-            self._fit_line()
+        self._line_fit.add(block_size, live_rows, seconds)
+        deviation = math.log(seconds / self._line_fit.seconds(block_size, live_rows))
+        self._by_window.setdefault(block_size, _Deviation()).add(deviation)
+        self._by_rows.setdefault((block_size, live_rows.bit_length()), _Deviation()).add(deviation)
 
-    def _line(self, block_size: int, live_rows: int) -> float:
+
+class _LineFit:
+    """``forwards (a + b tokens)`` by least squares of relative errors, which gives a stalled round next to no weight.
+
+    ``PRIOR_SLOPE`` joins as one more equation, b = a PRIOR_SLOPE, which decides while all rounds were alike.
+    """
+
+    def __init__(self) -> None:
+        self._base, self._slope = 1.0, PRIOR_SLOPE
+        self._s11 = self._s12 = self._s22 = self._r1 = self._r2 = 0.0
+
+    def seconds(self, block_size: int, live_rows: int) -> float:
         forward = self._base + self._slope * live_rows * (block_size + 1)
         return 2 * forward if block_size else forward
 
-    def _fit_line(self) -> None:
-        """Least squares of relative errors, which gives a stalled round next to no weight.
+    def add(self, block_size: int, live_rows: int, seconds: float) -> None:
+        tokens = live_rows * (block_size + 1)
+        unit = (2 if block_size else 1) / seconds
+        keep = 0.5 ** (1 / HALF_LIFE_TIMES)
+        self._s11 = keep * self._s11 + unit * unit
+        self._s12 = keep * self._s12 + unit * unit * tokens
+        self._s22 = keep * self._s22 + unit * unit * tokens * tokens
+        self._r1 = keep * self._r1 + unit
+        self._r2 = keep * self._r2 + unit * tokens
+        self._solve()
 
-        ``PRIOR_SLOPE`` joins as one more equation, b = a PRIOR_SLOPE, which decides while all rounds were alike.
-        """
-        times = [(block_size, time) for block_size, rows in self._times.items() for time in rows.values()]
-        s11 = s12 = s22 = r1 = r2 = 0.0
-        for block_size, time in [entry for entry in times if entry[1].count] or times:
-            tokens = time.live_rows * (block_size + 1)
-            unit = (2 if block_size else 1) / time.seconds
-            s11 += unit * unit
-            s12 += unit * unit * tokens
-            s22 += unit * unit * tokens * tokens
-            r1 += unit
-            r2 += unit * tokens
-        weight = PRIOR_SLOPE_WEIGHT * s22
-        p11, p12, p22 = s11 + weight * PRIOR_SLOPE**2, s12 - weight * PRIOR_SLOPE, s22 + weight
+    def _solve(self) -> None:
+        weight = PRIOR_SLOPE_WEIGHT * self._s22
+        p11 = self._s11 + weight * PRIOR_SLOPE**2
+        p12, p22 = self._s12 - weight * PRIOR_SLOPE, self._s22 + weight
         determinant = p11 * p22 - p12 * p12
-        base, slope = (p22 * r1 - p12 * r2) / determinant, (p11 * r2 - p12 * r1) / determinant
-        if not 0 <= slope <= base * MAX_SLOPE:  # the best of the nearer limit
+        base = (p22 * self._r1 - p12 * self._r2) / determinant
+        slope = (p11 * self._r2 - p12 * self._r1) / determinant
+        if not 0 <= slope <= base * MAX_SLOPE:
             ratio = 0.0 if slope < 0 <= base else MAX_SLOPE
-            base = (r1 + ratio * r2) / (s11 + 2 * ratio * s12 + ratio * ratio * s22)
+            base = (self._r1 + ratio * self._r2) / (self._s11 + 2 * ratio * self._s12 + ratio * ratio * self._s22)
             slope = ratio * base
         self._base, self._slope = base, slope
+
+
+class _Deviation:
+    """Mean logarithm of measured over predicted times, from decayed counts, drawn towards a prior by doubt."""
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._sum = 0.0
+        self._beyond = 0  # whether the last one was far above (1) or below (-1) the mean
+
+    @property
+    def mean(self) -> float:
+        return self.shrunk_to(0.0)
+
+    def shrunk_to(self, prior: float) -> float:
+        return (self._sum + DOUBT * prior) / (self.weight + DOUBT)
+
+    def add(self, deviation: float) -> None:
+        """Count a round. One that is far off is a stall and counts nothing, two in a row are a change."""
+        limit, mean = math.log(MAX_DEVIATION), self.mean
+        before, self._beyond = self._beyond, (deviation > mean + limit) - (deviation < mean - limit)
+        if self._beyond and self._beyond != before:
+            return
+        keep = 0.5 ** (1 / HALF_LIFE_DEVIATIONS)
+        self.weight = keep * self.weight + 1.0
+        self._sum = keep * self._sum + deviation
 
 
 class Acceptance:
@@ -199,7 +221,7 @@ class Acceptance:
         missing = block_size - len(self._tested)
         self._tested.extend([0.0] * missing)
         self._accepted.extend([0.0] * missing)
-        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS))
+        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS), block_size)
         ends = [0] * (block_size + 1)
         for count in accepted:
             ends[count] += 1
@@ -212,44 +234,14 @@ class Acceptance:
     def fade(self) -> None:
         """One round without drafts: what is known gets older."""
         if self._tested and self._tested[0] > STALE_WEIGHT:
-            self._scale(STALE_DECAY)
+            self._scale(STALE_DECAY, len(self._tested))
 
-    def _scale(self, factor: float) -> None:
-        self._tested = [count * factor for count in self._tested]
-        self._accepted = [count * factor for count in self._accepted]
+    def _scale(self, factor: float, positions: int) -> None:
+        """Let the counts of the first positions fade by a factor, those of later ones slowly."""
+        factors = [factor] * positions + [STALE_DECAY] * (len(self._tested) - positions)
+        self._tested = [count * factor for count, factor in zip(self._tested, factors, strict=True)]
+        self._accepted = [count * factor for count, factor in zip(self._accepted, factors, strict=True)]
         self._hazards, self._expected = [], [0.0]
-
-
-@dataclass
-class _Time:
-    """Measured time of a window at about these live rows."""
-
-    live_rows: int
-    seconds: float
-    count: int
-    """Measurements, two of which are needed to be trusted. The first one does not count where it was the very first
-    round or unexpectedly slow: that may be warm-up."""
-    expires: int = 0
-    """Rounds at about these live rows at which it is no longer trusted."""
-    stalled: bool = False
-    """The last round took much longer than expected."""
-
-    def trusted(self, now: int) -> bool:
-        return self.count > 1 and now < self.expires
-
-    def update(self, live_rows: int, scale: float, seconds: float, now: int) -> None:
-        """Add a measurement; ``scale`` is what the line predicts for the change of live rows."""
-        expected = self.seconds * scale
-        ratio = seconds / expected
-        if self.count <= 1 or ratio < 1 / CLIP**2:
-            self.seconds = min(expected, seconds)
-        elif ratio <= CLIP or self.stalled:
-            self.seconds = expected * min(max(ratio, 1 / CLIP), CLIP) ** (GAIN if now < self.expires else STALE_GAIN)
-        else:
-            self.seconds = expected
-        self.stalled = ratio > CLIP
-        self.live_rows = live_rows
-        self.count += 1
 
 
 def _check_round(block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from transformers import GlmOcrForConditionalGeneration
 
 from gravity_rl.decoding.ar import ar_step
+from gravity_rl.decoding.attention import check_attention, grouped_attention
 from gravity_rl.decoding.cache import RaggedCache, full_visibility
 from gravity_rl.decoding.cost import CostModel
 from gravity_rl.decoding.loop import Proposal, Responses
-from gravity_rl.decoding.memory import MemoryPlan, naming_the_knob, noise_width, plan_memory
+from gravity_rl.decoding.memory import MemoryPlan, naming_the_knob, noise_ahead, noise_width, plan_memory
 from gravity_rl.decoding.noise import NoiseBuffer
 from gravity_rl.decoding.prompts import Prompts
-from gravity_rl.decoding.rows import Rows, check_attention
+from gravity_rl.decoding.rows import Rows
 from gravity_rl.decoding.sampling import Sampler
 from gravity_rl.decoding.scheduler import Scheduler
 from gravity_rl.decoding.self_spec import self_spec_round
@@ -135,11 +136,12 @@ def generate(
     )
     as_tensor = partial(torch.tensor, dtype=torch.long, device=model.device)
     sampler = Sampler(temperature, as_tensor(list(banned_token_ids)), top_p, top_k, min_p)
-    with naming_the_knob(plan), _eval_mode(model):
+    with naming_the_knob(plan), _eval_mode(model), grouped_attention(model):
         responses = Responses(len(prompts), max_new_tokens, max_block, model.device)
         noise = None
         if temperature > 0:
-            noise = NoiseBuffer(seed, slots, noise_width(max_block), vocab_size, model.device)
+            width, ahead = noise_width(max_block, vocab_size), noise_ahead(vocab_size)
+            noise = NoiseBuffer(seed, slots, width, vocab_size, model.device, ahead=ahead)
         key_step = 1 if model.device.type == "cpu" else _KEY_STEP
         scheduler = Scheduler(
             model,

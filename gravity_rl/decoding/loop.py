@@ -28,6 +28,15 @@ class Proposal:
     block_size: int  # B; 0 without drafts
 
 
+@dataclass(frozen=True)
+class Committed:
+    """What became of a proposal."""
+
+    drafts_N: Tensor  # drafts that were committed
+    finished_N: Tensor  # bool, rows that have ended
+    broken_N: Tensor  # bool, rows whose log-probabilities are not finite
+
+
 class Responses:
     """Responses of all rows in buffers on the device, with one row more for what idle slots write.
 
@@ -81,21 +90,19 @@ class Responses:
         ]
 
 
-def commit(
-    rows: Rows, proposal: Proposal, responses: Responses, eos_ids: Tensor, max_new_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Store what a step proposed up to the end of each response, and advance the rows in place.
-
-    Returns:
-        (N,) bool, which rows have ended, and (N,) bool, which proposals have log-probabilities that are not finite.
-    """
+def commit(rows: Rows, proposal: Proposal, responses: Responses, eos_ids: Tensor, max_new_tokens: int) -> Committed:
+    """Store what a step proposed up to the end of each response, and advance the rows in place."""
     count_N, finished_N = _cut(rows, proposal, eos_ids, max_new_tokens)
     responses.store(rows, proposal, count_N)
     # The cache gains what was the boundary token and all committed tokens but the last, the next boundary.
     rows.lengths_N.add_(count_N)
     rows.written_N.add_(count_N)
     rows.boundary_N.copy_(proposal.tokens_NK.gather(1, (count_N - 1).clamp(min=0)[:, None])[:, 0])
-    return finished_N, ~proposal.logprobs_NK.isfinite().all(1) & rows.live_N
+    return Committed(
+        drafts_N=torch.minimum(proposal.agreed_N, count_N - 1).clamp(min=0),
+        finished_N=finished_N,
+        broken_N=~proposal.logprobs_NK.isfinite().all(1) & rows.live_N,
+    )
 
 
 def _cut(rows: Rows, proposal: Proposal, eos_ids: Tensor, max_new_tokens: int) -> tuple[Tensor, Tensor]:

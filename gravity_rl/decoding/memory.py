@@ -15,7 +15,6 @@ import torch
 from transformers import GlmOcrConfig
 
 PROMPTS_PER_PREFILL = 16
-NOISE_AHEAD = 8  # positions whose noise is computed together in AR steps
 _GIB = 1 << 30
 _CPU_MESSAGES = ("can't allocate memory", "not enough memory")  # of torch's allocator, which has no error of its own
 
@@ -97,15 +96,20 @@ def plan_memory(
         places=places,
         keys_values=slots * places * (token * text.num_hidden_layers + token // 2),
         prompts=(min(slots, PROMPTS_PER_PREFILL) + 1) * longest_prompt * token * text.num_hidden_layers,
-        noise=4 * slots * noise_width(max_block) * text.vocab_size if sampled else 0,
+        noise=4 * slots * noise_width(max_block, text.vocab_size) * text.vocab_size if sampled else 0,
         logits=slots * (max_block + 1) * text.vocab_size * (dtype.itemsize + 4),
         responses=12 * (rows + 1) * (max_new_tokens + max_block + 2),
     )
 
 
-def noise_width(max_block: int) -> int:
+def noise_width(max_block: int, vocab_size: int) -> int:
     """Positions of a row whose noise is kept: a round looks at two more than it drafts."""
-    return max(max_block + 2, NOISE_AHEAD)
+    return max(max_block + 2, noise_ahead(vocab_size))
+
+
+def noise_ahead(vocab_size: int) -> int:
+    """Positions whose noise is computed together if any is missing: more where calls cost more than values."""
+    return min(max(8192 // vocab_size, 8), 32)
 
 
 @contextmanager

@@ -98,10 +98,12 @@ class NoiseBuffer:
         width: K, most positions that a round looks at.
         vocab_size: V.
         device: where the noise lives.
+        ahead: if any position is missing, at least so many are computed, up to K.
     """
 
-    def __init__(self, seed: int, num_slots: int, width: int, vocab_size: int, device: torch.device):
+    def __init__(self, seed: int, num_slots: int, width: int, vocab_size: int, device: torch.device, *, ahead: int = 1):
         self.seed = seed
+        self._ahead = min(ahead, width)
         self.width = width
         self.ring_LKV = torch.zeros(num_slots, width, vocab_size, dtype=torch.float32, device=device)
         self._known_L = torch.full((num_slots,), _EVERYTHING)  # on the host: positions below it are in the ring
@@ -121,19 +123,18 @@ class NoiseBuffer:
         source_M, target_M = source_M.to(device, non_blocking=True), target_M.to(device, non_blocking=True)
         self.ring_LKV[target_M] = self.ring_LKV[source_M]
 
-    def prepare(self, written_N: Tensor, row_ids_N: Tensor, count: int, ahead: int = 0) -> None:
+    def prepare(self, written_N: Tensor, row_ids_N: Tensor, count: int) -> None:
         """Compute what is missing of the next ``count`` positions of slots 0 … N - 1.
 
         Args:
             written_N: (N,) on the host, the first position of each.
             row_ids_N: (N,) on the device.
             count: at most K.
-            ahead: if any is missing, compute so many positions instead, if that is more.
         """
         known_N = self._known_L[: len(written_N)]
         if not bool((known_N < written_N + count).any()):
             return
-        until_N = written_N + max(count, min(ahead, self.width))
+        until_N = written_N + max(count, self._ahead)
         missing_N = (until_N - known_N).clamp_(min=0)
         total = int(missing_N.sum())
         rows_M = torch.arange(len(missing_N)).repeat_interleave(missing_N, output_size=total)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import GlmOcrForConditionalGeneration
 
+from gravity_rl.decoding.attention import to_attention_mask
 from gravity_rl.decoding.cache import RaggedCache, Visibility
-from gravity_rl.decoding.rows import to_attention_mask
 
 _IMAGE = 1  # in mm_token_type_ids
 

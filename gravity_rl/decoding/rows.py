@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import torch
 from torch import Tensor
 from transformers import GlmOcrForConditionalGeneration
 
+from gravity_rl.decoding.attention import to_attention_mask
 from gravity_rl.decoding.cache import RaggedCache
-
-#: Attention implementations that take an arbitrary 4D mask.
-ATTENTIONS = ("sdpa", "eager")
 
 
 @dataclass
@@ -107,25 +104,3 @@ def _forward(
         cache=rows.cache,
         use_cache=True,
     ).logits
-
-
-def check_attention(model: GlmOcrForConditionalGeneration) -> None:
-    """Refuse attention implementations that do not take an arbitrary 4D mask.
-
-    Raises:
-        ValueError: the text tower uses neither sdpa nor eager attention.
-    """
-    implementation = model.config.text_config._attn_implementation
-    if implementation not in ATTENTIONS:
-        raise ValueError(
-            f"attn_implementation {implementation!r} of the text tower does not take the masks of block decoding: "
-            "load the model with 'sdpa' or 'eager'"
-        )
-
-
-def to_attention_mask(model: GlmOcrForConditionalGeneration, seen: Tensor) -> Tensor:
-    """A boolean mask in the form that the model's attention takes: eager adds it to the scores."""
-    if model.config.text_config._attn_implementation == "sdpa":
-        return seen
-    dtype = model.dtype
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)

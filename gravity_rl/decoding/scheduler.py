@@ -21,7 +21,7 @@ from transformers import GlmOcrForConditionalGeneration
 
 from gravity_rl.decoding.cache import RaggedCache, Visibility
 from gravity_rl.decoding.loop import Proposal, Responses, commit
-from gravity_rl.decoding.memory import NOISE_AHEAD, PROMPTS_PER_PREFILL
+from gravity_rl.decoding.memory import PROMPTS_PER_PREFILL
 from gravity_rl.decoding.noise import NoiseBuffer
 from gravity_rl.decoding.prompts import Prefix, Prompts
 from gravity_rl.decoding.rows import Rows
@@ -111,11 +111,10 @@ class Scheduler:
         rows = self._view
         block_size = self._policy.choose(self._live)
         if self._noise is not None:
-            count, ahead = (block_size + 2, 0) if block_size else (1, NOISE_AHEAD)
-            self._noise.prepare(self._written_L[: len(rows)], rows.row_ids_N, count, ahead)
+            self._noise.prepare(self._written_L[: len(rows)], rows.row_ids_N, block_size + 2 if block_size else 1)
         proposal = self._step(rows, None if self._noise is None else self._noise.ring_LKV, block_size)
-        finished_N, broken_N = commit(rows, proposal, self._responses, self._eos_ids, self._max_new_tokens)
-        state = torch.stack([finished_N, broken_N, rows.written_N, rows.lengths_N, proposal.agreed_N]).cpu()
+        done = commit(rows, proposal, self._responses, self._eos_ids, self._max_new_tokens)
+        state = torch.stack([done.finished_N, done.broken_N, rows.written_N, rows.lengths_N, done.drafts_N]).cpu()
         finished_N, broken_N = state[0].bool(), state[1].bool()
         if broken_N.any():
             indices = sorted(rows.index_N[broken_N.to(rows.index_N.device)].tolist())

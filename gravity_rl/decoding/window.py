@@ -9,7 +9,7 @@ every round; what is fastest depends on the machine, the live rows and the draft
     block_size = policy.choose(live_rows)               # then run the round and
     policy.observe(block_size, live_rows, seconds, accepted)
 
-Exploring is nearly free: a window is tried where its prediction comes near the best, at most every fourth round.
+Exploring is nearly free: a window is tried where its prediction comes near the best, at most every sixth round.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gravity_rl.decoding.cost import CostModel
 Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
 
 #: A trial needs a prediction within this share of the best one, and the last trial this many rounds ago.
-REACH, TRIAL_GAP = 0.25, 4
+REACH, TRIAL_GAP = 0.12, 6
 #: The window stays unless another one is faster by this share.
-HYSTERESIS = 0.01
+HYSTERESIS = 0.04
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class WindowChoice:
     block_size: int
     """Drafted tokens; 0 is a plain AR step."""
     reason: Reason
-    """"fixed" by the caller; "start": nothing was measured yet; "fastest": best prediction; "trial": not measured here
-    yet (or long ago), prediction near the best; "probe": AR for long, is drafting worth it again?"""
+    """"fixed" by the caller; "start": nothing was measured yet; "fastest": best prediction; "trial": hardly measured
+    yet, prediction near the best; "probe": AR for long, is drafting worth it again?"""
     tokens_per_second: dict[int, float] = field(default_factory=dict)
     """By window, as predicted for the first of these rounds; empty for "fixed" and "start"."""
 
@@ -59,8 +59,8 @@ class WindowPolicy(Protocol):
             block_size: its window B, 0 for an AR step.
             live_rows: rows in it.
             seconds: it took.
-            accepted: for each live row the drafts (0 … B) that agreed with the verifier, before any cut at the end
-                of the response; empty for an AR step.
+            accepted: for each live row the drafts (0 … B) that were committed: a response that ends makes drafts
+                behind its end worth as little as rejected ones. Empty for an AR step.
         """
 
     @property
@@ -121,20 +121,20 @@ class AutoWindow:
         self._favourite = fastest
         if fastest == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
             return self._log.add(live_rows, self._ladder[1], "probe", speeds)
-        trial = self._trial(speeds, fastest, live_rows)
+        trial = self._trial(speeds, fastest)
         if trial is not None:
             self._cost.last_trial = self._cost.rounds
             return self._log.add(live_rows, trial, "trial", speeds)
         return self._log.add(live_rows, fastest, "fastest", speeds)
 
-    def _trial(self, speeds: dict[int, float], fastest: int, live_rows: int) -> int | None:
-        if self._cost.rounds - self._cost.last_trial < TRIAL_GAP or not self._cost.settled(fastest, live_rows):
+    def _trial(self, speeds: dict[int, float], fastest: int) -> int | None:
+        if self._cost.rounds - self._cost.last_trial < TRIAL_GAP or not self._cost.settled(fastest):
             return None
         limit = speeds[fastest] * (1 - REACH)
         untried = [
             block_size
             for block_size, speed in speeds.items()
-            if speed >= limit and block_size != fastest and not self._cost.settled(block_size, live_rows)
+            if speed >= limit and block_size != fastest and not self._cost.settled(block_size)
         ]
         return max(untried, key=speeds.__getitem__, default=None)
 

@@ -34,7 +34,7 @@ def decoding(module: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The CPU benchmark with fewer crops."""
     crops = module("decoding_crops")
     monkeypatch.setattr(crops, "POOL", 48)
-    monkeypatch.setattr(crops, "SINGLE_CALLS", 3)
+    monkeypatch.setattr(crops, "MOST_CALLS", 3)
     return module("decoding")
 
 
@@ -57,7 +57,7 @@ def test_cpu_benchmark_compares_all_contenders(
     report, printed = json.loads(file.read_text()), capsys.readouterr().out
     ours = ["AR", "window 2", "window 4", "auto"]
     seen = {(workload["workload"], workload["temperature"]) for workload in report["workloads"]}
-    mixed, tail, group = "mixed crops, batch 1", "28 mixed with a long tail", "group of 28, one prompt"
+    mixed, tail, group = "mixed crops, batch 1", "28 mixed with a long tail", "groups of 28, one prompt each"
     assert seen == {(mixed, 1.0), (tail, 1.0), (group, 1.0), (mixed, 0.0), (tail, 0.0)}
     for workload in report["workloads"]:
         contenders = workload["contenders"]

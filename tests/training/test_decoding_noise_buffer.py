@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gravity_rl.decoding import noise as module
-from gravity_rl.decoding.memory import NOISE_AHEAD
+from gravity_rl.decoding.memory import noise_ahead, noise_width
 from gravity_rl.decoding.noise import NoiseBuffer, gumbel_noise
 
 VOCAB = 5
@@ -46,7 +46,7 @@ def test_nothing_is_computed_twice_over_a_decode(
     decoded = run(range(6), "self_spec", max_live_rows=max_live_rows)
     assert ids(decoded) == expected
     assert set(computed.values()) == {1}
-    beyond = max(max(windows) + 2, NOISE_AHEAD)
+    beyond = noise_width(max(windows), varied_policy()[0].config.text_config.vocab_size)
     for row, sequence in enumerate(decoded.sequences):
         positions = sorted(position for id_, position in computed if id_ == row)
         assert positions == list(range(len(positions)))
@@ -63,8 +63,9 @@ def test_steps_of_one_token_compute_noise_in_portions(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         module, "gumbel_noise", lambda *args: calls.append(args[2].numel()) or gumbel_noise(*args)  # type: ignore[func-returns-value]
     )  # fmt: skip
-    run([1, 2, 3], "ar", max_new_tokens=24, eos_token_ids=[])
-    assert calls == [3 * NOISE_AHEAD] * (24 // NOISE_AHEAD)
+    ahead = noise_ahead(varied_policy()[0].config.text_config.vocab_size)
+    run([1, 2, 3], "ar", max_new_tokens=3 * ahead, eos_token_ids=[])
+    assert calls == [3 * ahead] * 3
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -72,7 +73,7 @@ def test_steps_of_one_token_compute_noise_in_portions(monkeypatch: pytest.Monkey
 def test_the_ring_holds_what_the_next_positions_need(seed: int, slots: int, width: int) -> None:
     """Rows that start, advance, move and end at random; what a round looks at is compared value by value."""
     rng = random.Random(seed)
-    buffer = NoiseBuffer(seed, slots, width, VOCAB, torch.device("cpu"))
+    buffer = NoiseBuffer(seed, slots, width, VOCAB, torch.device("cpu"), ahead=rng.choice([1, 3, 100]))
     buffer.retire(torch.arange(slots))
     fresh = itertools.count()
     rows: list[tuple[int, int]] = []  # row id and written tokens, by slot
@@ -83,7 +84,7 @@ def test_the_ring_holds_what_the_next_positions_need(seed: int, slots: int, widt
         if rows:
             count = rng.randint(1, width)
             ids_N, written_N = (torch.tensor(column) for column in zip(*rows, strict=True))
-            buffer.prepare(written_N, ids_N, count, ahead=rng.choice([0, 3, 100]))
+            buffer.prepare(written_N, ids_N, count)
             positions = written_N[:, None] + torch.arange(count)
             held = buffer.ring_LKV[torch.arange(len(rows))[:, None], positions % width]
             assert torch.equal(held, gumbel_noise(seed, ids_N, positions, VOCAB))
@@ -107,8 +108,13 @@ def test_idle_slots_and_known_positions_cost_nothing(computed: Counter[tuple[int
     buffer.prepare(written, row_ids, 2)
     buffer.prepare(written, row_ids, 2)
     assert computed == {(8, 0): 1, (8, 1): 1}
-    buffer.prepare(written, row_ids, 1, ahead=4)
-    assert len(computed) == 2  # the next one is known: nothing is computed ahead of need
+    far_sighted = NoiseBuffer(0, 3, 4, VOCAB, torch.device("cpu"), ahead=3)
+    far_sighted.reset(torch.tensor([0]))
+    computed.clear()
+    far_sighted.prepare(written, row_ids, 1)
+    assert computed == {(7, 0): 1, (7, 1): 1, (7, 2): 1}
+    far_sighted.prepare(written + 2, row_ids, 1)
+    assert len(computed) == 3  # the next one is known: nothing is computed ahead of need
 
 
 @pytest.mark.parametrize("chunk", [1, 12, 10**9])

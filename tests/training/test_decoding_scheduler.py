@@ -247,8 +247,8 @@ def test_a_round_on_the_device_asks_for_nothing(monkeypatch: pytest.MonkeyPatch,
                 else ar_step(model, rows, sampler, noise)
             )
             responses = Responses(len(self._prompts), 40, 8, torch.device("cpu"))
-            finished, broken = commit(rows, proposal, responses, torch.tensor([eos_id()]), 40)
-            assert finished.shape == broken.shape == (len(rows),)
+            done = commit(rows, proposal, responses, torch.tensor([eos_id()]), 40)
+            assert done.finished_N.shape == done.broken_N.shape == done.drafts_N.shape == (len(rows),)
         return original(self)
 
     monkeypatch.setattr(Scheduler, "_round", traced)

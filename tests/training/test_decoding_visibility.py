@@ -11,9 +11,10 @@ from decoding_helpers import full_forward, ids, make_inputs, mask_id, plain_ids,
 from torch import Tensor
 
 from gravity_rl.decoding import Decoded, engine
+from gravity_rl.decoding.attention import to_attention_mask
 from gravity_rl.decoding.cache import RaggedCache, full_visibility
 from gravity_rl.decoding.prompts import Prompts
-from gravity_rl.decoding.rows import Rows, causal_forward, draft_forward, to_attention_mask
+from gravity_rl.decoding.rows import Rows, causal_forward, draft_forward
 
 LAST = 3
 ROWS = [0, 1, 3]
