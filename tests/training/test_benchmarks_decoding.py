@@ -63,7 +63,7 @@ def test_cpu_benchmark_compares_all_contenders(
         contenders = workload["contenders"]
         assert list(contenders) == (["TRL transformers path"] if workload["temperature"] else []) + ours
         assert workload["same_ids"] and workload["best_fixed"] in ours[:-1]
-        assert workload["rows"] == (3 if workload["workload"] == mixed else 28)
+        assert workload["rows"] == {mixed: 3, tail: 28, group: 3 * 28}[workload["workload"]]
         assert len({str(contenders[name]["tokens"]) for name in ours}) == 1
         assert contenders["AR"]["tpf"] == 1 and contenders["AR"]["faster_than_ar"] == 1
         assert contenders[workload["best_fixed"]]["faster_than_best"] == 1
