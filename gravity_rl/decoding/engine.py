@@ -122,6 +122,8 @@ def generate(
     row_ids = range(len(prompts)) if row_ids is None else row_ids
     if len(row_ids) != len(prompts):
         raise ValueError(f"row_ids: {len(row_ids)} of them for {len(prompts)} rows")
+    if not all(-(1 << 63) <= row_id < 1 << 63 for row_id in row_ids):
+        raise ValueError("row_ids: all of them must fit into 64 bits")
 
     slots = min(len(prompts), max_live_rows or len(prompts))
     plan = plan_memory(
@@ -196,12 +198,16 @@ def _step(
 def _check_arguments(method: str, block_size: int | str, max_new_tokens: int, max_live_rows: int | None) -> None:
     if method not in METHODS:
         raise ValueError(f"method: {method!r} is none of {', '.join(METHODS)}")
-    if block_size != "auto" and (not isinstance(block_size, int) or block_size < 1):
-        raise ValueError(f"block_size: {block_size!r} is neither 'auto' nor an integer from 1 up")
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens: {max_new_tokens} is below 1")
-    if max_live_rows is not None and max_live_rows < 1:
-        raise ValueError(f"max_live_rows: {max_live_rows} is below 1")
+    if block_size != "auto":
+        _check_whole("block_size", block_size, 1)
+    _check_whole("max_new_tokens", max_new_tokens, 1)
+    if max_live_rows is not None:
+        _check_whole("max_live_rows", max_live_rows, 1)
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}: {value!r} is no whole number from {least} up")
 
 
 def _check_sampling(temperature: float, top_p: float, top_k: int, min_p: float) -> None:
@@ -211,8 +217,7 @@ def _check_sampling(temperature: float, top_p: float, top_k: int, min_p: float) 
         raise ValueError(f"temperature: {temperature} is below {MIN_TEMPERATURE}; 0 takes the most probable token")
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p: {top_p} is not above 0 and at most 1")
-    if top_k < 0:
-        raise ValueError(f"top_k: {top_k} is below 0; 0 keeps all tokens")
+    _check_whole("top_k", top_k, 0)
     if not 0 <= min_p <= 1:
         raise ValueError(f"min_p: {min_p} is not between 0 and 1")
 

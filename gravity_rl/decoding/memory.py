@@ -25,7 +25,7 @@ class DecodeMemoryError(RuntimeError):
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes that decoding reserves if every row reaches its limit.
+    """Bytes that decoding reserves if every row reaches its limit, besides the model and a forward's activations.
 
     Attributes:
         slots: L, rows decoded at once.
