@@ -221,7 +221,7 @@ class Acceptance:
         missing = block_size - len(self._tested)
         self._tested.extend([0.0] * missing)
         self._accepted.extend([0.0] * missing)
-        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS), block_size)
+        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS))
         ends = [0] * (block_size + 1)
         for count in accepted:
             ends[count] += 1
@@ -234,13 +234,15 @@ class Acceptance:
     def fade(self) -> None:
         """One round without drafts: what is known gets older."""
         if self._tested and self._tested[0] > STALE_WEIGHT:
-            self._scale(STALE_DECAY, len(self._tested))
+            self._scale(STALE_DECAY)
 
-    def _scale(self, factor: float, positions: int) -> None:
-        """Let the counts of the first positions fade by a factor, those of later ones slowly."""
-        factors = [factor] * positions + [STALE_DECAY] * (len(self._tested) - positions)
-        self._tested = [count * factor for count, factor in zip(self._tested, factors, strict=True)]
-        self._accepted = [count * factor for count, factor in zip(self._accepted, factors, strict=True)]
+    def _scale(self, factor: float) -> None:
+        """Let all counts fade, also of positions that the window of the round did not reach.
+
+        What is forgotten about them is replaced by the position before, so that larger windows are tried again.
+        """
+        self._tested = [count * factor for count in self._tested]
+        self._accepted = [count * factor for count in self._accepted]
         self._hazards, self._expected = [], [0.0]
 
 
