@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 #: Acceptance of an unknown drafter, worth this many tested drafts: high enough to try drafting, soon overruled.
 PRIOR_HAZARD, PRIOR_WEIGHT = 0.8, 2.0
+#: Ends and tokens of responses of unknown length.
+PRIOR_ENDS = (1.0, 128.0)
 #: Tested drafts for which the hazard of the position before stands in; smooths, and extrapolates beyond the window.
 NEIGHBOUR_WEIGHT = 8.0
 #: Half-life of acceptance. 128 row-rounds know a hazard to 3 % and follow a new page or task within one long
@@ -88,14 +90,17 @@ class CostModel:
             return False
         return self.seconds(block_size, live_rows) <= PROBE_SHARE * self._ar_seconds
 
-    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+    def observe(
+        self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
+    ) -> None:
         """Learn from a round; see ``WindowPolicy.observe``.
 
         Raises:
             ValueError: a count is out of range, or the time is negative or not finite.
         """
-        _check_round(block_size, live_rows, seconds, accepted)
+        _check_round(block_size, live_rows, seconds, accepted, ended)
         self._time_round(block_size, live_rows, min(max(seconds, MIN_SECONDS), MAX_SECONDS))
+        self.acceptance.observe_ends(sum(ended), sum(accepted) + live_rows * (2 if block_size else 1))
         if block_size == 0:
             self._ar_rounds += 1
             self._ar_seconds += self.seconds(0, live_rows)
@@ -104,7 +109,7 @@ class CostModel:
         surprising = sum(accepted) / live_rows > self.acceptance.expected_drafts(block_size) + SURPRISE
         if not surprising:
             self._ar_rounds, self._ar_seconds = 0, 0.0
-        self.acceptance.observe(block_size, accepted)
+        self.acceptance.observe(block_size, accepted, ended)
 
     def _time_round(self, block_size: int, live_rows: int, seconds: float) -> None:
         self.rounds += 1
@@ -182,15 +187,18 @@ class _Deviation:
 class Acceptance:
     """Hazard of each draft position, h(k) = P(draft k accepted | all before it were), from decayed counts.
 
-    A row that accepted k of B drafts tells about positions 1 … k + 1, or 1 … B if all were accepted; never about
-    more. Positions with few counts lean on the one before, the first on ``PRIOR_HAZARD``.
+    A row that accepted k of B drafts tells about positions 1 … k + 1, or 1 … k if all were accepted or the response
+    ended there; never about more. Positions with few counts lean on the one before, the first on ``PRIOR_HAZARD``.
+    Drafts behind the end of a response are worth nothing, so windows are judged with the share of tokens that end one.
+    That share is counted over all rounds: those that draft are often the last ones of a batch.
     """
 
     def __init__(self) -> None:
         self._tested: list[float] = []
         self._accepted: list[float] = []
         self._hazards: list[float] = []  # as far as asked for since the last count
-        self._expected: list[float] = [0.0]  # accepted drafts by window, likewise
+        self._expected: list[float] = [0.0]  # committed drafts by window, likewise
+        self._ends, self._tokens = PRIOR_ENDS
 
     def hazard(self, position: int) -> float:
         """h(position), from 1 on."""
@@ -198,7 +206,8 @@ class Acceptance:
         return self._hazards[position - 1]
 
     def expected_drafts(self, block_size: int) -> float:
-        """Accepted drafts of a row in a round with this window: sum over k <= B of h(1) … h(k)."""
+        """Committed drafts of a row in a round with this window: sum over k <= B of h(1) … h(k) (1 - e)^k, where e is
+        the share of tokens that end a response."""
         self._extend(block_size)
         return self._expected[block_size]
 
@@ -211,24 +220,30 @@ class Acceptance:
         for position in range(len(hazards), block_size):
             if position < len(self._tested):
                 hazard = (self._accepted[position] + weight * hazard) / (self._tested[position] + weight)
-            survival *= hazard
+            survival *= hazard * (1.0 - self._ends / self._tokens)
             hazards.append(hazard)
             expected.append(expected[-1] + survival)
             weight = NEIGHBOUR_WEIGHT
 
-    def observe(self, block_size: int, accepted: Sequence[int]) -> None:
+    def observe_ends(self, ends: int, tokens: int) -> None:
+        """Count the responses that ended in a round, and its tokens."""
+        keep = 0.5 ** (1 / HALF_LIFE_TIMES)
+        self._ends, self._tokens = keep * self._ends + ends, keep * self._tokens + tokens
+
+    def observe(self, block_size: int, accepted: Sequence[int], ended: Sequence[bool] = ()) -> None:
         """Count a round of ``len(accepted)`` rows."""
         missing = block_size - len(self._tested)
         self._tested.extend([0.0] * missing)
         self._accepted.extend([0.0] * missing)
         self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS))
-        ends = [0] * (block_size + 1)
-        for count in accepted:
-            ends[count] += 1
+        rejected, cut = [0] * (block_size + 1), [0] * (block_size + 1)  # by drafts that were committed before
+        for row, count in enumerate(accepted):
+            (cut if ended and ended[row] else rejected)[count] += 1
         reaching = len(accepted)
         for position in range(block_size):
+            reaching -= cut[position]
             self._tested[position] += reaching
-            reaching -= ends[position]
+            reaching -= rejected[position]
             self._accepted[position] += reaching
 
     def fade(self) -> None:
@@ -246,12 +261,16 @@ class Acceptance:
         self._hazards, self._expected = [], [0.0]
 
 
-def _check_round(block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+def _check_round(
+    block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool]
+) -> None:
     if block_size < 0 or live_rows < 1:
         raise ValueError(f"a round of window {block_size} over {live_rows} rows")
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"seconds: {seconds} is no finite number from 0 up")
     if len(accepted) != (live_rows if block_size else 0):
         raise ValueError(f"accepted: {len(accepted)} counts for {live_rows} rows and a window of {block_size}")
+    if len(ended) not in (0, live_rows):
+        raise ValueError(f"ended: {len(ended)} flags for {live_rows} rows")
     if block_size and (min(accepted) < 0 or max(accepted) > block_size):
         raise ValueError(f"accepted: counts from {min(accepted)} to {max(accepted)}, the window is {block_size}")

@@ -125,7 +125,7 @@ class Scheduler:
         self.seconds["draft_rounds" if block_size else "ar_rounds"] += seconds
         self.rounds[block_size] = self.rounds.get(block_size, 0) + 1
         accepted = state[4][: self._live].tolist() if block_size else []
-        self._policy.observe(block_size, self._live, seconds, accepted)
+        self._policy.observe(block_size, self._live, seconds, accepted, finished_N[: self._live].tolist())
         return torch.cat([finished_N.nonzero()[:, 0], torch.arange(self._live, self._cache.num_slots)])
 
     def _fill(self, free: Tensor) -> Tensor:

@@ -52,15 +52,17 @@ class WindowPolicy(Protocol):
     def choose(self, live_rows: int) -> int:
         """Drafted tokens of the next round, 0 for a plain AR step; each call is one round."""
 
-    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+    def observe(
+        self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
+    ) -> None:
         """Report a round.
 
         Args:
             block_size: its window B, 0 for an AR step.
             live_rows: rows in it.
             seconds: it took.
-            accepted: for each live row the drafts (0 … B) that were committed: a response that ends makes drafts
-                behind its end worth as little as rejected ones. Empty for an AR step.
+            accepted: for each live row the drafts (0 … B) that were committed; empty for an AR step.
+            ended: for each live row whether its response ended in this round; empty if none did.
         """
 
     @property
@@ -84,7 +86,9 @@ class FixedWindow:
     def choose(self, live_rows: int) -> int:
         return self._log.add(live_rows, self._block_size, "fixed", {})
 
-    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+    def observe(
+        self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
+    ) -> None:
         """Nothing to learn."""
 
     @property
@@ -138,8 +142,10 @@ class AutoWindow:
         ]
         return max(untried, key=speeds.__getitem__, default=None)
 
-    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
-        self._cost.observe(block_size, live_rows, seconds, accepted)
+    def observe(
+        self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
+    ) -> None:
+        self._cost.observe(block_size, live_rows, seconds, accepted, ended)
 
     @property
     def choices(self) -> list[WindowChoice]:
