@@ -9,6 +9,7 @@ Shapes: N rows, H query heads, J key/value heads, G = H / J, Q queries, K visibl
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from transformers import AttentionInterface, GlmOcrForConditionalGeneration
 #: Attention implementations that decoding works with: their masks may be arbitrary.
 ATTENTIONS = ("sdpa", "eager")
 _GROUPED = "gravity_grouped"
+_switching = threading.Lock()
 
 
 def check_attention(model: GlmOcrForConditionalGeneration) -> None:
@@ -27,8 +29,11 @@ def check_attention(model: GlmOcrForConditionalGeneration) -> None:
 
     Raises:
         ValueError: the text tower uses neither sdpa nor eager attention.
+        RuntimeError: another call is decoding with this model.
     """
     implementation = model.config.text_config._attn_implementation
+    if implementation == _GROUPED:
+        raise RuntimeError("the model is decoding already, in another thread or inside of a call: one call at a time")
     if implementation not in ATTENTIONS:
         raise ValueError(
             f"attn_implementation {implementation!r} of the text tower does not take the masks of block decoding: "
@@ -38,11 +43,13 @@ def check_attention(model: GlmOcrForConditionalGeneration) -> None:
 
 @contextmanager
 def grouped_attention(model: GlmOcrForConditionalGeneration) -> Iterator[None]:
-    """Grouped sdpa in the text tower, in place of sdpa, for as long as the context lasts."""
+    """Grouped sdpa in the text tower, in place of sdpa, for as long as the context lasts; see ``check_attention``."""
     config = model.config.text_config
-    before = config._attn_implementation
-    if before == "sdpa":
-        config._attn_implementation = _GROUPED
+    with _switching:
+        check_attention(model)
+        before = config._attn_implementation
+        if before == "sdpa":
+            config._attn_implementation = _GROUPED
     try:
         yield
     finally:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
+from operator import index
 from pathlib import Path
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +39,7 @@ from gravity_rl.joint.drafter import BlockDiffusion, require_drafter
 METHODS = ("ar", "self_spec")
 #: Below it, fp32 logits over the temperature could overflow; the choice would be the greedy one anyway.
 MIN_TEMPERATURE = 1e-6
+_MOST = 2**53  # of lengths and counts
 _KEY_STEP = 64  # visible places are a multiple of it where forwards may be captured
 
 #: What is known of the speed of each model of this process, so that a second call starts where the first ended.
@@ -114,12 +117,16 @@ def generate(
         raise TypeError(f"model: decoding takes a GlmOcrForConditionalGeneration, not {type(model).__name__}")
     check_attention(model)
     _check_arguments(method, block_size, max_new_tokens, max_live_rows)
+    eos_token_ids = _whole_numbers("eos_token_ids", eos_token_ids)
+    banned_token_ids = _whole_numbers("banned_token_ids", banned_token_ids)
+    (seed,) = _whole_numbers("seed", [seed])
     _check_sampling(temperature, top_p, top_k, min_p)
     vocab_size = model.config.text_config.vocab_size
     policy, mask_id, max_block = _drafting(model, method, block_size, drafter, cost_model)
     _check_ids(vocab_size, eos_token_ids, banned_token_ids, mask_id)
     prompts = Prompts(inputs, model.device)
-    row_ids = range(len(prompts)) if row_ids is None else row_ids
+    prompts.check_ids(vocab_size)
+    row_ids = _whole_numbers("row_ids", range(len(prompts)) if row_ids is None else row_ids)
     if len(row_ids) != len(prompts):
         raise ValueError(f"row_ids: {len(row_ids)} of them for {len(prompts)} rows")
     if not all(-(1 << 63) <= row_id < 1 << 63 for row_id in row_ids):
@@ -135,6 +142,7 @@ def generate(
         max_new_tokens=max_new_tokens,
         max_block=max_block,
         sampled=temperature > 0,
+        filtered=temperature > 0 and (top_p < 1 or top_k > 0 or min_p > 0),
     )
     as_tensor = partial(torch.tensor, dtype=torch.long, device=model.device)
     sampler = Sampler(temperature, as_tensor(list(banned_token_ids)), top_p, top_k, min_p)
@@ -174,6 +182,7 @@ def _drafting(
         return FixedWindow(0), None, 0
     if drafter is None:
         drafter = require_drafter(Path(model.config.name_or_path), model.get_input_embeddings().num_embeddings)
+    _check_whole("drafter.bd_size", drafter.bd_size, 1)
     if block_size != "auto":
         return FixedWindow(block_size), drafter.mask_id, block_size
     if cost_model is None:
@@ -206,11 +215,22 @@ def _check_arguments(method: str, block_size: int | str, max_new_tokens: int, ma
 
 
 def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name}: {value!r} is no whole number from {least} up")
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool) or not least <= index(value) <= _MOST:
+        raise ValueError(f"{name}: {value!r} is no whole number from {least} to {_MOST}")
+
+
+def _whole_numbers(name: str, values: Iterable[object]) -> list[int]:
+    """The numbers as ints, whatever holds them."""
+    try:
+        return [index(value) for value in values]  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{name}: {values!r} is not made of whole numbers") from None
 
 
 def _check_sampling(temperature: float, top_p: float, top_k: int, min_p: float) -> None:
+    for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        if not isinstance(value, Real):
+            raise ValueError(f"{name}: {value!r} is no number")
     if not (math.isfinite(temperature) and temperature >= 0):
         raise ValueError(f"temperature: {temperature} is no finite number from 0 up")
     if 0 < temperature < MIN_TEMPERATURE:

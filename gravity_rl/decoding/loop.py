@@ -34,7 +34,7 @@ class Committed:
 
     drafts_N: Tensor  # drafts that were committed
     finished_N: Tensor  # bool, rows that have ended
-    broken_N: Tensor  # bool, rows whose log-probabilities are not finite
+    broken_N: Tensor  # bool, rows whose committed tokens have log-probabilities that are not finite
 
 
 class Responses:
@@ -98,10 +98,11 @@ def commit(rows: Rows, proposal: Proposal, responses: Responses, eos_ids: Tensor
     rows.lengths_N.add_(count_N)
     rows.written_N.add_(count_N)
     rows.boundary_N.copy_(proposal.tokens_NK.gather(1, (count_N - 1).clamp(min=0)[:, None])[:, 0])
+    committed_NK = torch.arange(proposal.tokens_NK.shape[1], device=count_N.device) < count_N[:, None]
     return Committed(
         drafts_N=torch.minimum(proposal.agreed_N, count_N - 1).clamp(min=0),
         finished_N=finished_N,
-        broken_N=~proposal.logprobs_NK.isfinite().all(1) & rows.live_N,
+        broken_N=(~proposal.logprobs_NK.isfinite() & committed_NK).any(1),
     )
 
 

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 import torch
 from transformers import GlmOcrConfig
 
+from gravity_rl.decoding.sampling import CHUNK
+
 PROMPTS_PER_PREFILL = 16
+#: Bytes a score while tokens are chosen: copies in fp32; with filters also indices, probabilities and their sums.
+_PLAIN_BYTES, _FILTERED_BYTES = 16, 52
 _GIB = 1 << 30
 _CPU_MESSAGES = ("can't allocate memory", "not enough memory")  # of torch's allocator, which has no error of its own
 
@@ -33,7 +37,8 @@ class MemoryPlan:
         keys_values: of all layers, with one layer twice, as while it grows.
         prompts: states of prompts on their way into the slots.
         noise: of the positions of a round.
-        logits: of one forward, as the model gives them and as fp32.
+        logits: of one forward.
+        sampling: what choosing tokens holds at once.
         responses: ids and log-probabilities of all rows, waiting ones included.
     """
 
@@ -43,12 +48,13 @@ class MemoryPlan:
     prompts: int
     noise: int
     logits: int
+    sampling: int
     responses: int
 
     @property
     def total(self) -> int:
         """The sum, in bytes."""
-        return self.keys_values + self.prompts + self.noise + self.logits + self.responses
+        return self.keys_values + self.prompts + self.noise + self.logits + self.sampling + self.responses
 
     def __str__(self) -> str:
         parts = ", ".join(
@@ -58,6 +64,7 @@ class MemoryPlan:
                 ("prompts", self.prompts),
                 ("noise", self.noise),
                 ("logits", self.logits),
+                ("sampling", self.sampling),
                 ("responses", self.responses),
             )
         )
@@ -74,6 +81,7 @@ def plan_memory(
     max_new_tokens: int,
     max_block: int,
     sampled: bool,
+    filtered: bool = False,
 ) -> MemoryPlan:
     """The plan of a call.
 
@@ -86,18 +94,21 @@ def plan_memory(
         max_new_tokens: limit of a response.
         max_block: tokens drafted in a round at most; 0 for AR decoding.
         sampled: whether noise is drawn.
+        filtered: whether top-p, top-k or min-p are on, which sort and sum.
     """
     text = config.text_config
     head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     token = 2 * text.num_key_value_heads * head_size * dtype.itemsize  # of one layer
     places = longest_prompt + max_new_tokens + max_block + 1
+    scores = slots * (max_block + 1) * text.vocab_size
     return MemoryPlan(
         slots=slots,
         places=places,
         keys_values=slots * places * (token * text.num_hidden_layers + token // 2),
         prompts=(min(slots, PROMPTS_PER_PREFILL) + 1) * longest_prompt * token * text.num_hidden_layers,
         noise=4 * slots * noise_width(max_block, text.vocab_size) * text.vocab_size if sampled else 0,
-        logits=slots * (max_block + 1) * text.vocab_size * (dtype.itemsize + 4),
+        logits=scores * dtype.itemsize,
+        sampling=min(scores, max(CHUNK, text.vocab_size)) * (_FILTERED_BYTES if filtered else _PLAIN_BYTES),
         responses=12 * (rows + 1) * (max_new_tokens + max_block + 2),
     )
 
@@ -125,8 +136,8 @@ def naming_the_knob(plan: MemoryPlan) -> Iterator[None]:
         if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in _CPU_MESSAGES):
             raise
         raise DecodeMemoryError(
-            f"out of memory while decoding: {plan}, besides the model: lower max_live_rows, which is {plan.slots}, or "
-            "max_new_tokens"
+            f"out of memory while decoding: {plan}, besides the model: lower max_live_rows, which is {plan.slots}, "
+            "max_new_tokens or block_size"
         ) from error
 
 

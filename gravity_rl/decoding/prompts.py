@@ -64,12 +64,23 @@ class Prompts:
         self._grid = None if grid is None else grid.to(device)
         lengths_R = self._attended_RP.sum(1)
         self.lengths: list[int] = lengths_R.tolist()
-        self._images = _image_ranges(self._types_RP, self._grid)
+        self._images = _image_ranges(self._types_RP, self._grid, 0 if self._patches is None else len(self._patches))
         #: first row with the same prompt, for each row
         self.first: list[int] = self._find_equal()
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Check that all ids are tokens.
+
+        Raises:
+            ValueError: one is not.
+        """
+        outside_RP = ((self._ids_RP < 0) | (self._ids_RP >= vocab_size)) & self._attended_RP
+        if outside_RP.any():
+            row = int(outside_RP.any(1).nonzero()[0, 0])
+            raise ValueError(f"input_ids: row {row} has ids outside of the vocabulary of {vocab_size}")
 
     def _find_equal(self) -> list[int]:
         """Prompts are equal if their ids and pixels are, value by value."""
@@ -177,7 +188,7 @@ def _check(inputs: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, 
     return ids_RP, attended_RP, types_RP
 
 
-def _image_ranges(types_RP: Tensor, grid: Tensor | None) -> list[tuple[slice, slice]]:
+def _image_ranges(types_RP: Tensor, grid: Tensor | None, patches: int) -> list[tuple[slice, slice]]:
     """For each row, which images and which patches are its own; a run of image tokens is one image."""
     is_image_RP = types_RP == _IMAGE
     starts_RP = is_image_RP.clone()
@@ -187,6 +198,8 @@ def _image_ranges(types_RP: Tensor, grid: Tensor | None) -> list[tuple[slice, sl
     if sum(counts) != given:
         raise ValueError(f"image_grid_thw: {given} images for {sum(counts)} places in the prompts")
     patch_ends = [0] if grid is None else [0, *grid.prod(1).cumsum(0).tolist()]
+    if patch_ends[-1] != patches:
+        raise ValueError(f"pixel_values: {patches} patches, but image_grid_thw asks for {patch_ends[-1]}")
     ranges, at = [], 0
     for count in counts:
         ranges.append((slice(at, at + count), slice(patch_ends[at], patch_ends[at + count])))

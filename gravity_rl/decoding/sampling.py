@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 #: scores handled at once: bounds the fp32 temporaries of a large vocabulary
-_CHUNK = 1 << 26
+CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Sampler:
         """
         rows, width, vocab_size = logits_NQV.shape
         logits_MV = logits_NQV.reshape(-1, vocab_size)
-        step = max(1, _CHUNK // vocab_size)
+        step = max(1, CHUNK // vocab_size)
         chosen = []
         for at in range(0, rows * width, step):
             noise_mV = None

@@ -189,7 +189,9 @@ class WindowsOfTheTest:
         self.chosen.append((self._rule(len(self.chosen), live_rows), live_rows))
         return self.chosen[-1][0]
 
-    def observe(self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int]) -> None:
+    def observe(
+        self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
+    ) -> None:
         self.observed.append((block_size, live_rows, seconds, list(accepted)))
 
     @property

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from decoding_helpers import eos_id, make_inputs, plain_ids, run, varied_policy
 
 from gravity_rl.decoding import generate
+from gravity_rl.decoding.attention import grouped_attention
+from gravity_rl.decoding.cache import RaggedCache
+from gravity_rl.decoding.loop import Proposal, Responses, commit
+from gravity_rl.decoding.rows import Rows
 from gravity_rl.joint.drafter import BlockDiffusion
 from gravity_rl.model import ModelError
 
@@ -23,7 +29,16 @@ from gravity_rl.model import ModelError
     ({"max_new_tokens": 0}, "max_new_tokens: 0"),
     ({"max_new_tokens": 2.5}, "max_new_tokens: 2.5"),
     ({"top_k": 2.5}, "top_k: 2.5"),
+    ({"max_new_tokens": 10**19}, "max_new_tokens"),
     ({"row_ids": [1 << 63]}, "row_ids"),
+    ({"row_ids": [1.5]}, "row_ids"),
+    ({"eos_token_ids": None}, "eos_token_ids"),
+    ({"eos_token_ids": [1.5]}, "eos_token_ids"),
+    ({"banned_token_ids": 3}, "banned_token_ids"),
+    ({"seed": 0.5}, "seed"),
+    ({"temperature": None}, "temperature: None"),
+    ({"top_p": "0.9"}, "top_p: '0.9'"),
+    ({"drafter": BlockDiffusion(0, 5, 1.0, "uniform")}, "drafter.bd_size: 0"),
     ({"max_live_rows": 0}, "max_live_rows: 0"),
     ({"max_live_rows": -1}, "max_live_rows: -1"),
     ({"top_p": 0.0}, "top_p: 0.0"),
@@ -45,6 +60,45 @@ from gravity_rl.model import ModelError
 def test_arguments_out_of_range(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run([0], "self_spec", **overrides)
+
+
+def test_whole_numbers_may_be_of_numpy_or_torch() -> None:
+    plain = run([0, 1], "ar", max_new_tokens=6, row_ids=[3, 4])
+    others = run([0, 1], "ar", max_new_tokens=np.int64(6), row_ids=torch.tensor([3, 4]), seed=np.int64(0))
+    assert [row.tolist() for row in plain.sequences] == [row.tolist() for row in others.sequences]
+
+
+def test_inputs_that_contradict_each_other() -> None:
+    inputs, model = make_inputs([0]), varied_policy()[0]
+    settings: dict[str, Any] = {"method": "ar", "max_new_tokens": 3, "eos_token_ids": []}
+    with pytest.raises(ValueError, match=r"pixel_values: .* patches, but image_grid_thw asks for"):
+        generate(model, inputs | {"pixel_values": inputs["pixel_values"][:-1]}, **settings)
+    with pytest.raises(ValueError, match="input_ids: row 0 has ids outside of the vocabulary"):
+        generate(model, inputs | {"input_ids": inputs["input_ids"] + 10**6}, **settings)
+
+
+def test_one_call_at_a_time_for_a_model() -> None:
+    model = varied_policy()[0]
+    with grouped_attention(model), pytest.raises(RuntimeError, match="decoding already"):
+        run([0], "ar")
+    assert model.config.text_config._attn_implementation == "sdpa"
+
+
+def test_what_is_not_committed_may_be_broken() -> None:
+    """Drafts of a mask token whose embedding is broken are never right; a token that only they read is not reported."""
+    proposal = Proposal(
+        tokens_NK=torch.tensor([[4, 5, 6]]),
+        logprobs_NK=torch.tensor([[-1.0, -1.0, float("nan")]]),
+        count_N=torch.tensor([2]),
+        agreed_N=torch.tensor([0]),
+        block_size=1,
+    )
+    rows = Rows.empty(RaggedCache(1, 50, torch.device("cpu")), 0)
+    rows.live_N.fill_(True)
+    for count, broken in ((2, False), (3, True)):
+        done = commit(rows, replace(proposal, count_N=torch.tensor([count])), Responses(1, 9, 1, torch.device("cpu")),
+                      torch.tensor([1]), 9)  # fmt: skip
+        assert done.broken_N.tolist() == [broken]
 
 
 def test_unknown_method() -> None:

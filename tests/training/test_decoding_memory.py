@@ -147,7 +147,7 @@ def test_running_out_of_memory_names_the_setting(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(NoiseBuffer, "__init__", fail)
     else:
         monkeypatch.setattr(engine, "self_spec_round", fail)
-    with pytest.raises(DecodeMemoryError, match=r"lower max_live_rows, which is 2, or max_new_tokens") as caught:
+    with pytest.raises(DecodeMemoryError, match=r"lower max_live_rows, which is 2, max_new_tokens or block_size") as caught:
         run([0, 1, 2], "self_spec", max_live_rows=2)
     assert "2 rows at once of up to" in str(caught.value)
     assert "GiB" in str(caught.value)
@@ -156,7 +156,7 @@ def test_running_out_of_memory_names_the_setting(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("method", ["ar", "self_spec"])
 def test_more_than_any_machine_has(method: str) -> None:
-    with pytest.raises(DecodeMemoryError, match="max_live_rows, which is 1, or max_new_tokens"):
+    with pytest.raises(DecodeMemoryError, match="max_live_rows, which is 1, max_new_tokens or block_size"):
         run([0], method, max_new_tokens=10**12)
 
 

@@ -77,7 +77,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(0.9, torch.tensor([1]), top_p=0.9)
     whole = sampler.choose(given, drawn, places)
     for chunk in (1, 50, 100, 250, 999):
-        monkeypatch.setattr(sampling, "_CHUNK", chunk)
+        monkeypatch.setattr(sampling, "CHUNK", chunk)
         assert all(map(torch.equal, sampler.choose(given, drawn, places), whole))
 
 

@@ -281,7 +281,7 @@ def test_one_transfer_to_the_host_a_round(monkeypatch: pytest.MonkeyPatch, metho
     assert {count["cpu"] for count in counts} == {1}
     # of the state that came over: whether rows broke or ended and the longest row; of the noise: what is missing
     assert all(count["__bool__"] <= 2 and count["nonzero"] <= 1 and count["__int__"] <= 2 for count in counts)
-    assert all(count["tolist"] <= 1 for count in counts)
+    assert all(count["tolist"] <= 2 for count in counts)  # accepted drafts and ended rows, of the same state
     assert not any(count[name] for count in counts for name in ("by_mask", "item", "unique", "masked_select", "equal"))
     assert Tensor.cpu is transferred
 
