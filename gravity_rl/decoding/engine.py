@@ -208,15 +208,15 @@ def _check_arguments(method: str, block_size: int | str, max_new_tokens: int, ma
     if method not in METHODS:
         raise ValueError(f"method: {method!r} is none of {', '.join(METHODS)}")
     if block_size != "auto":
-        _check_whole("block_size", block_size, 1)
+        _check_whole("block_size", block_size, 1, "'auto' or ")
     _check_whole("max_new_tokens", max_new_tokens, 1)
     if max_live_rows is not None:
         _check_whole("max_live_rows", max_live_rows, 1)
 
 
-def _check_whole(name: str, value: object, least: int) -> None:
+def _check_whole(name: str, value: object, least: int, other: str = "") -> None:
     if not isinstance(value, SupportsIndex) or isinstance(value, bool) or not least <= index(value) <= _MOST:
-        raise ValueError(f"{name}: {value!r} is no whole number from {least} to {_MOST}")
+        raise ValueError(f"{name}: {value!r} is not {other}a whole number from {least} to {_MOST}")
 
 
 def _whole_numbers(name: str, values: Iterable[object]) -> list[int]:

@@ -144,6 +144,16 @@ class BatchStats:
         return self.rows.tpf
 
     @property
+    def accepted_share(self) -> float:
+        """Share of all drafted tokens that were committed."""
+        return self.rows.accepted_share
+
+    @property
+    def acceptance(self) -> float:
+        """Share of tested drafts that were committed."""
+        return self.rows.acceptance
+
+    @property
     def total_seconds(self) -> float:
         """Wall time of all phases."""
         return sum(self.seconds.values())
