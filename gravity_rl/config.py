@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -42,6 +43,8 @@ REWARD_TIMEOUT_S = 10.0
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")  # as in TRL's loss
 SCALE_REWARDS = ("group", "batch", "none", True, False)
 
+_NOT_NULL = ("temperature", "top_p", "repetition_penalty", "max_completion_length", "evaluation_batch_size",
+             "evaluation_seed", "reward_workers", "reward_timeout")  # fmt: skip
 # What a setting must be, unless it is unset.
 _LIMITS: dict[str, Limit] = {
     **dict.fromkeys(["rollout_batch_size", "evaluation_batch_size", "max_completion_length", "save_total_limit"],
@@ -190,10 +193,18 @@ class GravityConfig(GRPOConfig):
 
     def _check_own(self) -> None:
         check_rollout_name(self.rollout)
-        parse_block_size(self.rollout_block_size)
         if not self.output_dir:
             raise ConfigError("output_dir is empty: name the folder that the run is written to")
+        for name in _NOT_NULL:
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name} must be a number, not null; leave it out for the default")
         check_limits(self, _LIMITS)
+        block_size = parse_block_size(self.rollout_block_size)
+        if isinstance(block_size, int) and block_size > self.max_completion_length:
+            raise ConfigError(
+                f"rollout_block_size: {block_size} is more than max_completion_length, which is "
+                f"{self.max_completion_length}"
+            )
         if self.epsilon_high is not None and not self.epsilon_high >= self.epsilon:
             raise ConfigError(f"epsilon_high: {self.epsilon_high} must be at least epsilon, which is {self.epsilon}")
         for name, values in (("loss_type", LOSS_TYPES), ("scale_rewards", SCALE_REWARDS)):
@@ -203,10 +214,16 @@ class GravityConfig(GRPOConfig):
         self._check_rewards()
 
     def _check_generation(self) -> None:
-        """Refuse what the chosen engine would not do."""
+        """Refuse what no engine takes, and what the chosen one would not do."""
+        given = {} if self.generation_kwargs is None else self.generation_kwargs
+        if not isinstance(given, dict):
+            raise ConfigError(f"generation_kwargs: {given!r} must be a mapping of names to values")
+        tokens = given.get("suppress_tokens", [])
+        if not isinstance(tokens, list) or not all(type(id_) is int and id_ >= 0 for id_ in tokens):
+            raise ConfigError(f"generation_kwargs: suppress_tokens: {tokens!r} must be a list of token ids")
         if self.rollout == "transformers":
             return
-        others = sorted({*(self.generation_kwargs or {})} - {"suppress_tokens"})
+        others = sorted(map(str, given.keys() - {"suppress_tokens"}))
         reasons = {
             "repetition_penalty": self.repetition_penalty != 1 and "which token comes next would depend on all before",
             "cache_implementation": self.cache_implementation is not None and "it has a cache of its own",
@@ -226,9 +243,6 @@ class GravityConfig(GRPOConfig):
             raise ConfigError("reward_functions is empty: name at least one, for example `ocr`")
         if len(set(self.reward_functions)) < len(self.reward_functions):
             raise ConfigError(f"reward_functions names a function twice: {', '.join(self.reward_functions)}")
-        for name in ("reward_workers", "reward_timeout"):
-            if getattr(self, name) is None:
-                raise ConfigError(f"{name} must be a number, not null; leave it out for the default")
         if self.reward_workers and OCR_REWARD not in self.reward_functions:
             raise ConfigError(
                 f"reward_workers: {self.reward_workers} has no effect: it needs `{OCR_REWARD}` among reward_functions"
@@ -259,16 +273,19 @@ def check_rollout_name(name: str) -> None:
         raise ConfigError(f"rollout: {name!r} is unknown; choose one of {', '.join(ROLLOUT_ENGINES)}")
 
 
-def parse_block_size(value: str) -> int | Literal["auto"]:
+def parse_block_size(value: Any) -> int | Literal["auto"]:
     """``rollout_block_size`` as decoding takes it.
 
     Raises:
-        ConfigError: it is neither ``auto`` nor a whole number of at least 1.
+        ConfigError: it is neither ``auto`` nor a whole number from 1 to 10**9 - 1.
     """
     if value == AUTO:
         return "auto"
-    if not value.isdecimal() or int(value) < 1:
-        raise ConfigError(f"rollout_block_size: {value!r} must be auto or a whole number of at least 1")
+    if not isinstance(value, str) or not re.fullmatch("[0-9]{1,9}", value) or int(value) < 1:
+        raise ConfigError(
+            f"rollout_block_size: {value!r} must be auto or a whole number of at least 1 and at most "
+            "max_completion_length"
+        )
     return int(value)
 
 

@@ -17,13 +17,17 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from gravity_rl.decoding import BatchStats, DecodeStats
+from gravity_rl.metrics import ALL_TASKS
 from gravity_rl.recorder import RunDirectory, read_metrics
 from gravity_rl.rollout import Completions
 
 logger = logging.getLogger(__name__)
 
-#: Drafts that must have been compared with the verifier before their acceptance is judged.
-MIN_TESTED = 128
+#: Drafts that must have been compared with the verifier before their acceptance is that of the start, or is compared
+#: with it. Acceptance differs from prompt to prompt, and a hundred drafts may be those of a single one.
+MIN_TESTED = 1000
+#: Drafts that are enough to tell that a drafter does not work.
+MIN_FIRST_TESTED = 128
 #: Acceptance below which a drafter counts as one that never worked: a window of any size then has a third of an
 #: accepted draft. With a wrong mask id, the shipped model still has some of its drafts accepted.
 NEAR_ZERO = 0.25
@@ -69,11 +73,6 @@ def forward_values(stats: Sequence[BatchStats]) -> dict[str, float]:
     }
 
 
-def drafts_of_a_window(acceptance: float, window: int) -> float:
-    """Accepted drafts of a full window, if each is accepted with this probability and the first refusal ends it."""
-    return sum(acceptance**count for count in range(1, window + 1))
-
-
 @dataclass
 class _Watched:
     start: float | None = None
@@ -85,16 +84,14 @@ class _Watched:
 class AcceptanceWatch:
     """Compares acceptance with that of the start of the run, task by task.
 
-    Drafts of a task are pooled over as many generations as it takes to have ``MIN_TESTED`` of them.
+    Drafts of a task are pooled over as many generations as it takes to have ``MIN_TESTED`` of them, at the start and
+    later. The acceptance of one tested draft does not depend on the windows that were chosen.
 
     Args:
-        window: B, drafts of a full window. The acceptance of one tested draft does not depend on the windows that were
-            chosen; what it means for the speed is said for this one.
-        starts: task → acceptance at the start, of a run that is continued.
+        starts: task, or ``all`` → acceptance at the start, of a run that is continued.
     """
 
-    def __init__(self, window: int, starts: Mapping[str, float]):
-        self.window = window
+    def __init__(self, starts: Mapping[str, float]):
         self._tasks: dict[str, _Watched] = defaultdict(_Watched)
         for task, start in starts.items():
             self._tasks[task].start = start
@@ -105,34 +102,27 @@ class AcceptanceWatch:
         return {task: watched.start for task, watched in self._tasks.items() if watched.start is not None}
 
     def check(self, task: str, stats: DecodeStats) -> str | None:
-        """A warning, if acceptance is near zero at the start, or has fallen under half and was not said to have."""
+        """What is wrong, if acceptance is near zero at the start, or has fallen under half, and was not yet said."""
         watched = self._tasks[task]
         watched.accepted += stats.accepted_drafts
         watched.tested += stats.tested
-        if watched.tested < MIN_TESTED:
+        start = watched.start
+        if watched.tested < (MIN_FIRST_TESTED if start is None else MIN_TESTED):
             return None
         now = watched.accepted / watched.tested
-        watched.accepted = watched.tested = 0
-        if watched.start is None:
-            watched.start = now
-            return self._never_worked(task, now) if now < NEAR_ZERO else None
-        before, drafts = (drafts_of_a_window(value, self.window) for value in (watched.start, now))
-        if watched.start < NEAR_ZERO or drafts >= before / 2:
-            watched.warned = False
+        if watched.tested >= MIN_TESTED:
+            watched.start = now if start is None else start
+            watched.accepted = watched.tested = 0
+        is_bad = now < NEAR_ZERO if start is None else start >= NEAR_ZERO and now < start / 2
+        was_known, watched.warned = watched.warned, is_bad
+        if was_known or not is_bad:
             return None
-        was_known, watched.warned = watched.warned, True
-        return None if was_known else self._has_fallen(task, before, drafts)
-
-    def _never_worked(self, task: str, now: float) -> str:
+        which = "all tasks" if task == ALL_TASKS else f"task {task!r}"
+        if start is None:
+            return f"drafting of {which}: only {now:.0%} of the first drafts were accepted: the drafter hardly works"
         return (
-            f"drafting of task {task!r}: only {now:.0%} of the first drafts were accepted, so the drafter hardly "
-            f"works. {_HOW_TO_TELL}"
-        )
-
-    def _has_fallen(self, task: str, before: float, drafts: float) -> str:
-        return (
-            f"drafting of task {task!r}: a window of {self.window} drafts now has {drafts:.2f} accepted ones, less "
-            f"than half of the {before:.2f} at the start of the run. {_HOW_TO_TELL}"
+            f"drafting of {which}: {now:.0%} of tested drafts are accepted, less than half of the {start:.0%} at the "
+            "start of the run"
         )
 
 
@@ -141,11 +131,11 @@ class DraftingLog:
 
     Args:
         run: the run directory, whose ``metrics.jsonl`` has the acceptance that a continued run started with.
-        window: drafts of a full window; None if the run does not draft.
+        drafts: whether the run drafts.
     """
 
-    def __init__(self, run: RunDirectory, window: int | None):
-        self.run, self.window = run, window
+    def __init__(self, run: RunDirectory, *, drafts: bool):
+        self.run, self.drafts = run, drafts
         self._watch: AcceptanceWatch | None = None
 
     def metrics(self, tasks: Sequence[str], completions: Completions) -> dict[str, float]:
@@ -158,24 +148,25 @@ class DraftingLog:
         if completions.row_stats is None or completions.stats is None:
             return {}
         by_task = sum_by_task(*zip(*gather_object(list(zip(tasks, completions.row_stats, strict=True))), strict=True))
+        by_task[ALL_TASKS] = DecodeStats.total(by_task.values())
         metrics = {
             f"drafting/{task}/{name}": value
             for task, stats in by_task.items()
             for name, value in drafting_values(stats).items()
         }
         metrics |= {f"rollout/{name}": value for name, value in _gathered_forwards(completions.stats).items()}
-        if self.window is not None and self.run.is_main:
-            metrics |= self._watched(by_task, self.window)
+        if self.drafts and self.run.is_main:
+            metrics |= self._watched(by_task)
         return metrics
 
-    def _watched(self, by_task: Mapping[str, DecodeStats], window: int) -> dict[str, float]:
+    def _watched(self, by_task: Mapping[str, DecodeStats]) -> dict[str, float]:
         """Acceptance at the start, for the tasks at hand; warns."""
         if self._watch is None:
-            self._watch = AcceptanceWatch(window, recorded_starts(self.run))
-        for task, stats in by_task.items():
-            warning = self._watch.check(task, stats)
-            if warning is not None:
-                logger.warning("%s", warning)
+            self._watch = AcceptanceWatch(recorded_starts(self.run))
+        found = [self._watch.check(task, stats) for task, stats in by_task.items()]
+        faults = [fault for fault in found if fault is not None]
+        if faults:
+            logger.warning("%s. %s", "; ".join(faults), _HOW_TO_TELL)
         return {f"drafting/{task}/{_START}": start for task, start in self._watch.starts.items() if task in by_task}
 
 

@@ -209,7 +209,7 @@ class EvaluateConfig(HeldOutConfig):
         default=None,
         metadata={
             "help": "Engine that reads the crops: self_spec, ar or transformers; all give the same. Default: self_spec "
-            "if the checkpoint has a drafter, ar for other GLM-OCR models, transformers for the rest."
+            "if a GLM-OCR model has a drafter and a trained AR path, ar for others, transformers for other models."
         },
     )
 
@@ -242,8 +242,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run, model_args, data, rewards = parser.parse(sys.argv[1:] if argv is None else argv)
         state = PartialState(cpu=run.use_cpu)
         folder = resolve_checkpoint(model_args.model_name_or_path, model_args.revision)
-        processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
         rollout = run.rollout or default_rollout(folder)
+        processor = load_ocr_processor(folder, min_pixels=data.min_pixels, max_pixels=data.max_pixels)
         drafter = check_rollout(rollout, folder, processor, model_args.attn_implementation)
         scorer = partial(score, config=rewards)
         dataset = load_split(data, split="eval", seed=run.evaluation_seed, check_scores=True, scorer=scorer)

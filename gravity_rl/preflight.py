@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, Trainer, get_scheduler
 
 from gravity_rl.decoding import ATTENTIONS
@@ -233,10 +234,19 @@ def check_rollout(rollout: str, folder: Path, processor: Any, attn_implementatio
 
     Raises:
         ConfigError: the engine does not take this attention.
-        ModelError: it does not take the checkpoint, or there is no drafter that it needs.
+        ModelError: it does not take the checkpoint, there is no drafter that it needs, or there is one whose mask
+            token is another token of the tokenizer, which would be banned.
     """
-    if rollout == "transformers":
-        return read_block_diffusion(folder)
+    drafter = read_block_diffusion(folder)
+    if rollout != "transformers":
+        _check_decoding(rollout, folder, attn_implementation)
+    if drafter is not None:
+        check_mask_id(processor.tokenizer, drafter.mask_id)
+    return drafter
+
+
+def _check_decoding(rollout: str, folder: Path, attn_implementation: str | None) -> None:
+    """What only ``ar`` and ``self_spec`` ask for."""
     if attn_implementation not in (None, *ATTENTIONS):
         raise ConfigError(
             f"attn_implementation: {attn_implementation!r} does not take the masks of rollout: {rollout}; choose one "
@@ -248,14 +258,11 @@ def check_rollout(rollout: str, folder: Path, processor: Any, attn_implementatio
             f"{folder}/config.json: model_type is {config.model_type!r}, but rollout: {rollout} needs {_GLM_OCR!r}, "
             "class GlmOcrForConditionalGeneration; set rollout: transformers"
         )
-    if rollout == "ar":
-        return read_block_diffusion(folder)
-    try:
-        drafter = require_drafter(folder, config.text_config.vocab_size)
-    except ModelError as error:
-        raise ModelError(f"rollout: self_spec: {error} (rollout: ar)") from error
-    check_mask_id(processor.tokenizer, drafter.mask_id)
-    return drafter
+    if rollout == "self_spec":
+        try:
+            require_drafter(folder, config.text_config.vocab_size)
+        except ModelError as error:
+            raise ModelError(f"rollout: self_spec: {error} (rollout: ar)") from error
 
 
 def default_rollout(folder: Path) -> str:
@@ -264,13 +271,14 @@ def default_rollout(folder: Path) -> str:
     Raises:
         ModelError: its ``config.json`` or ``block_diffusion.json`` cannot be read.
     """
-    if read_block_diffusion(folder) is not None:
-        return "self_spec"
-    return "ar" if _read_model_config(folder).model_type == _GLM_OCR else "transformers"
+    if _read_model_config(folder).model_type != _GLM_OCR:
+        return "transformers"
+    drafter = read_block_diffusion(folder)
+    return "self_spec" if drafter is not None and drafter.ar_loss_weight > 0 else "ar"
 
 
 def _read_model_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise ModelError(f"{folder}/config.json cannot be read: {error}") from error

@@ -117,9 +117,6 @@ class DecodingEngine:
         eos_token_ids: ids that end a completion.
         banned_token_ids: ids that are never chosen.
         drafter: that of the start checkpoint, needed by ``self_spec``.
-
-    Raises:
-        ConfigError: an end token is among those that are never chosen.
     """
 
     def __init__(
@@ -136,9 +133,6 @@ class DecodingEngine:
         self.eos_token_ids, self.banned_token_ids = list(eos_token_ids), list(banned_token_ids)
         self.cost_model = CostModel()
         self._announced = False
-        both = sorted({*self.eos_token_ids} & {*self.banned_token_ids})
-        if both:
-            raise ConfigError(f"generation_kwargs: suppress_tokens has {both}, which end a completion; leave them out")
 
     def generate(self, prompts: Prompts, *, seed: int, row_ids: Sequence[int]) -> Completions:
         """See :class:`RolloutEngine`.
@@ -173,7 +167,7 @@ class DecodingEngine:
         except DecodeMemoryError as error:
             raise RolloutError(
                 f"rollout_batch_size: {args.rollout_batch_size or len(prompts)} completions at once are too many for a "
-                f"device, set it lower ({error})"
+                f"device, set it lower, or rollout_block_size or max_completion_length ({error})"
             ) from error
         return Completions([ids.tolist() for ids in out.sequences], out.row_stats, out.stats)
 
@@ -191,6 +185,7 @@ class DecodingEngine:
             max_new_tokens=self.args.max_completion_length,
             max_block=self._max_block(),
             sampled=True,
+            filtered=self.args.top_p < 1 or bool(self.args.top_k) or bool(self.args.min_p),
         )
         logger.info("rollouts: %s on each device; rollout_batch_size bounds the rows", plan)
 
@@ -199,6 +194,17 @@ class DecodingEngine:
         if self.args.rollout == "ar" or self.drafter is None:
             return 0
         return self.drafter.bd_size if block_size == "auto" else block_size
+
+
+def refuse_banned_ends(eos_token_ids: Sequence[int], banned_token_ids: Sequence[int]) -> None:
+    """Check that completions can end.
+
+    Raises:
+        ConfigError: an end token is among those that are never chosen.
+    """
+    both = sorted({*eos_token_ids} & {*banned_token_ids})
+    if both:
+        raise ConfigError(f"generation_kwargs: suppress_tokens has {both}, which end a completion; leave them out")
 
 
 def generation_seed(seed: int, step: int, generation: int) -> int:

@@ -26,6 +26,7 @@ from gravity_rl.evaluate import load_split, prompt_batches
 from gravity_rl.joint.drafter import BlockDiffusion, load_glm_ocr, require_drafter
 from gravity_rl.joint.tokens import decoding_tokens
 from gravity_rl.model import load_ocr_processor
+from gravity_rl.parsing import ConfigError, read_yaml
 from gravity_rl.recorder import read_metrics, read_rollouts
 from gravity_rl.run_config import ModelArguments
 
@@ -74,7 +75,9 @@ def measure_saving(run: Path, heldout: Path) -> Saving:
 
     Raises:
         SavingError: the methods disagree.
+        ConfigError: a line of the run's metrics covers several generations, whose mean is all that it says.
     """
+    _require_line_per_generation(run)
     lengths: dict[int, list[int]] = defaultdict(list)
     for row in read_rollouts(run).select(["step", "length"]).to_pylist():
         lengths[row["step"]].append(row["length"])
@@ -89,6 +92,19 @@ def measure_saving(run: Path, heldout: Path) -> Saving:
         seconds=statistics.median(times["self_spec"]),
         ar_seconds=statistics.median(times["ar"]),
     )
+
+
+def _require_line_per_generation(run: Path) -> None:
+    training = read_yaml(run / "config.yaml")
+    accumulation, total = training["gradient_accumulation_steps"], training["generation_batch_size"]
+    steps = training["steps_per_generation"] or accumulation
+    if total is not None:
+        steps = total // training["per_device_train_batch_size"]
+    if training["logging_steps"] != 1 or steps * training["num_iterations"] < accumulation:
+        raise ConfigError(
+            f"{run}/config.yaml: the forwards of a run can only be counted with logging_steps: 1 and at most one "
+            "generation for each optimizer step"
+        )
 
 
 def _race(folder: Path, heldout: Path) -> tuple[dict[str, list[list[int]]], dict[str, list[float]]]:

@@ -37,6 +37,7 @@ from gravity_rl.rollout import (
     RolloutEngine,
     TransformersEngine,
     generation_seed,
+    refuse_banned_ends,
 )
 
 
@@ -90,25 +91,31 @@ class GravityTrainer(CheckpointedGRPOTrainer):
             drafter=drafter,
         )
         self.engine = self._build_engine()
-        self._drafting = DraftingLog(run, drafter.bd_size if drafter and args.rollout == "self_spec" else None)
+        self._drafting = DraftingLog(run, drafts=args.rollout == "self_spec")
         run.attach(self)
 
     def _build_engine(self) -> RolloutEngine:
-        """The engine that ``rollout`` names."""
+        """The engine that ``rollout`` names; what is wrong with tokens is said before training.
+
+        Raises:
+            ConfigError: an end token is among those that are never chosen.
+            ModelError: the checkpoint's tokens contradict each other.
+        """
+        decoding_tokens(self.model, self.processing_class, None if self.drafter is None else self.drafter.mask_id)
+        banned = self.args.generation_kwargs["suppress_tokens"]
+        refuse_banned_ends(self.eos_token_ids, banned)
         if self.args.rollout == "transformers":
             trl = super()._generate_single_turn
             return TransformersEngine(
                 lambda prompts: trl(prompts.ids, prompts.images, prompts.fields, self.num_generations)[0], self.args
             )
-        mask_id = None if self.drafter is None else self.drafter.mask_id
-        decoding_tokens(self.model, self.processing_class, mask_id)  # what is wrong with them is said before training
         rows = self.model.get_input_embeddings().num_embeddings
         return DecodingEngine(
             self._live_policy,
             self.args,
             pad_token_id=self._tokenizer.pad_token_id,
             eos_token_ids=self.eos_token_ids,
-            banned_token_ids=[id_ for id_ in self.args.generation_kwargs["suppress_tokens"] if 0 <= id_ < rows],
+            banned_token_ids=[id_ for id_ in banned if id_ < rows],
             drafter=self.drafter,
         )
 

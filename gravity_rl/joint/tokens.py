@@ -55,13 +55,12 @@ def decoding_tokens(model: PreTrainedModel, processor: Any, mask_id: int | None)
     for name in ("eos_token", "pad_token"):
         if getattr(processor.tokenizer, name) is None:
             raise ModelError(f"tokenizer_config.json: {name} is missing, but reading crops needs it; add it")
+    if mask_id == processor.tokenizer.eos_token_id:
+        raise ModelError(f"block_diffusion.json: mask_id {mask_id} is the end token; correct it")
     rows = model.get_input_embeddings().num_embeddings
     for id_ in _declared_ends(model):
         if not isinstance(id_, int) or not 0 <= id_ < rows or id_ == mask_id:
             what = "the mask token" if id_ == mask_id else f"no token of a vocabulary of {rows}"
             raise ModelError(f"generation_config.json: eos_token_id {id_!r} is {what}; correct it")
-    ends = end_ids(model, processor)
-    if mask_id in ends:
-        raise ModelError(f"block_diffusion.json: mask_id {mask_id} is the end token; correct it")
     banned = {*never_sampled_ids(model, processor.tokenizer), *([] if mask_id is None else [mask_id])}
-    return ends, sorted(id_ for id_ in banned if id_ < rows)
+    return end_ids(model, processor), sorted(id_ for id_ in banned if id_ < rows)

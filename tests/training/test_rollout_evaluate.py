@@ -107,6 +107,12 @@ def test_the_noise_makes_stock_generation_draw_the_decoders_samples(policy: tupl
         assert row[len(ours) :].eq(processor.tokenizer.pad_token_id).all()
 
 
+def test_a_mask_token_that_is_the_end_token_is_the_drafters_fault(policy: tuple[Any, Any]) -> None:
+    end = policy[1].tokenizer.eos_token_id
+    with pytest.raises(ModelError, match=f"block_diffusion.json: mask_id {end} is the end token"):
+        decoding_tokens(*policy, end)
+
+
 def test_damaged_weights_and_too_little_memory_are_named(
     run: Evaluate, policy: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

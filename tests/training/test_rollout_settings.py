@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2_5_VLConfig
+from transformers import GlmOcrConfig, Qwen2_5_VLConfig
 
 from gravity_rl import rollout as rollout_module
-from gravity_rl.config import RunConfig, parse_block_size
+from gravity_rl.config import GravityConfig, RunConfig, parse_block_size
 from gravity_rl.decoding import DecodeMemoryError
 from gravity_rl.model import ModelError, resolve_checkpoint
 from gravity_rl.parsing import ConfigError
 from gravity_rl.preflight import check_rollout, default_rollout
 from gravity_rl.rollout import DecodingEngine, Prompts, RolloutError, decoding_inputs, generation_seed
+from gravity_rl.savings import measure_saving
 from gravity_rl.train import check_sharding, main
 
 MakeConfig = Callable[..., RunConfig]
@@ -55,11 +56,44 @@ def test_what_the_engines_take(make_config: MakeConfig) -> None:
     make_config(rollout="transformers", repetition_penalty=1.1, generation_kwargs='{"no_repeat_ngram_size": 3}')
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "fast", ""])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "fast", "", "²", "9" * 30, "9" * 5000])
 def test_a_window_is_auto_or_a_whole_number(make_config: MakeConfig, value: str) -> None:
     with pytest.raises(ConfigError, match=r"rollout_block_size: '.*' must be auto or a whole number of at least 1"):
         make_config(rollout="self_spec", rollout_block_size=value)
     assert parse_block_size("auto") == "auto" and parse_block_size("16") == 16
+
+
+def test_a_window_fits_into_a_completion(make_config: MakeConfig) -> None:
+    make_config(rollout="self_spec", rollout_block_size=24)
+    with pytest.raises(ConfigError, match="rollout_block_size: 25 is more than max_completion_length, which is 24"):
+        make_config(rollout="self_spec", rollout_block_size=25)
+
+
+@pytest.mark.parametrize("rollout", ["self_spec", "transformers"])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": None}, "temperature must be a number, not null"),
+        ({"top_p": None}, "top_p must be a number, not null"),
+        ({"max_completion_length": None}, "max_completion_length must be a number, not null"),
+        ({"repetition_penalty": None}, "repetition_penalty must be a number, not null"),
+        ({"generation_kwargs": [1]}, "generation_kwargs: [1] must be a mapping"),
+        *(
+            ({"generation_kwargs": {"suppress_tokens": tokens}}, f"suppress_tokens: {tokens!r} must be a list of token")
+            for tokens in (4, None, ["a"], [40.5], [True], [-3])
+        ),
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused(rollout: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GravityConfig(rollout=rollout, use_cpu=True, bf16=False, report_to="none", num_generations=8, **settings)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, True, [4], 4.0])
+def test_a_window_is_text(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"rollout_block_size: .* must be auto or a whole number"):
+        GravityConfig(rollout="self_spec", rollout_block_size=value, use_cpu=True, bf16=False)
 
 
 @pytest.mark.parametrize("rollout", ["ar", "transformers"])
@@ -99,9 +133,9 @@ def test_a_drafter_that_contradicts_the_model_is_refused(tmp_path: Path) -> None
         check_rollout("self_spec", shipped(tmp_path / "b", ar_loss_weight=0.0), processor(), None)
     mask_id = json.loads((resolve_checkpoint("shipped:tiny") / "block_diffusion.json").read_text())["mask_id"]
     folder = shipped(tmp_path / "c")
-    with pytest.raises(ModelError, match="the files belong to different checkpoints"):
-        check_rollout("self_spec", folder, processor(mask_id + 1), None)
     for rollout in ("self_spec", "ar", "transformers"):
+        with pytest.raises(ModelError, match="the files belong to different checkpoints"):
+            check_rollout(rollout, folder, processor(mask_id + 1), None)
         drafter = check_rollout(rollout, folder, processor(mask_id), "sdpa")
         assert drafter is not None and drafter.mask_id == mask_id
 
@@ -117,9 +151,20 @@ def test_other_models_and_other_attention_are_refused(tmp_path: Path, rollout: s
         check_rollout(rollout, shipped(tmp_path / "glm"), processor(), "flash_attention_2")
 
 
-def test_default_engine_of_a_checkpoint(tiny_checkpoint: Path) -> None:
+def test_default_engine_of_a_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert default_rollout(tiny_checkpoint) == "ar"
     assert default_rollout(resolve_checkpoint("shipped:tiny")) == "self_spec"
+    assert default_rollout(shipped(tmp_path / "a", ar_loss_weight=0.0)) == "ar"
+    Qwen2_5_VLConfig().save_pretrained(shipped(tmp_path / "b"))
+    assert default_rollout(tmp_path / "b") == "transformers"
+
+
+@pytest.mark.parametrize("changes", [{"text_config": 3}, {"model_type": ["a"]}, {"quantization_config": 3}])
+def test_a_configuration_of_odd_types_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
+    file = shipped(tmp_path / "a") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(ModelError, match=r"a/config.json cannot be read"):
+        default_rollout(tmp_path / "a")
 
 
 @pytest.mark.parametrize("rollout", ["ar", "self_spec"])
@@ -140,23 +185,34 @@ def test_a_sharded_model_is_refused(rollout: str, way: str) -> None:
     check_sharding(trainer(rollout, 2), None)
 
 
-def engine(make_config: MakeConfig, banned: tuple[int, ...] = (2,), **settings: Any) -> DecodingEngine:
+def engine(make_config: MakeConfig, **settings: Any) -> DecodingEngine:
     class Policy:
         def __enter__(self) -> Any:
-            return SimpleNamespace(device=torch.device("cpu"))
+            config = GlmOcrConfig()
+            return SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32, config=config)
 
         def __exit__(self, *args: Any) -> None:
             return None
 
     config = make_config(rollout="ar", **settings)
     return DecodingEngine(
-        Policy, config.training, pad_token_id=0, eos_token_ids=[1], banned_token_ids=banned, drafter=None
+        Policy, config.training, pad_token_id=0, eos_token_ids=[1], banned_token_ids=[2], drafter=None
     )
 
 
-def test_an_end_token_cannot_be_banned(make_config: MakeConfig) -> None:
-    with pytest.raises(ConfigError, match=r"generation_kwargs: suppress_tokens has \[1\], which end a completion"):
-        engine(make_config, banned=(1, 2))
+@pytest.mark.parametrize("rollout", ["ar", "transformers"])
+def test_an_end_token_cannot_be_banned(
+    make_argv: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], rollout: str
+) -> None:
+    assert main(make_argv(rollout=rollout, generation_kwargs='{"suppress_tokens": [0, 2]}')) == 2
+    assert "generation_kwargs: suppress_tokens has [0], which end a completion" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", [{"logging_steps": 2}, {"steps_per_generation": 1}, {"generation_batch_size": 4}])
+def test_forwards_are_not_counted_from_means(make_config: MakeConfig, tmp_path: Path, settings: dict[str, Any]) -> None:
+    (tmp_path / "config.yaml").write_text(make_config(rollout="ar", **settings).to_yaml())
+    with pytest.raises(ConfigError, match="forwards of a run can only be counted with logging_steps: 1"):
+        measure_saving(tmp_path, tmp_path / "crops.jsonl")
 
 
 PROMPTS = Prompts([[5, 6], [7]], None, {"mm_token_type_ids": [[0, 0], [0]]})
@@ -165,7 +221,10 @@ PROMPTS = Prompts([[5, 6], [7]], None, {"mm_token_type_ids": [[0, 0], [0]]})
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (DecodeMemoryError("out of memory: lower max_live_rows"), "rollout_batch_size: 2 completions at once"),
+        (
+            DecodeMemoryError("out of memory: lower max_live_rows"),
+            "rollout_batch_size: 2 .* set it lower, or rollout_block_size",
+        ),
         (FloatingPointError("logits are not finite"), "training has diverged"),
     ],
 )
