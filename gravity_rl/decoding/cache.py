@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache
 Visibility = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _GROWTH = 1.5
-_FIRST_ROOM = 64  # places behind the prompt that are allocated at first
+_FIRST_ROOM = 128  # places behind the prompt that are allocated at first
 
 
 def full_visibility(places_K: Tensor, own_NQ1: Tensor, last_seen_NQ1: Tensor, prefix_N11: Tensor) -> Tensor:

@@ -84,13 +84,10 @@ def test_the_plan_is_kept(monkeypatch: pytest.MonkeyPatch, policy: Any, method: 
         reserved.handle.remove()
     plan = plans[0]
     assert decoded.stats.memory == plan.total
-    window = 10 if method == "self_spec" else 1  # of a last round that starts one token before the limit
-    assert plan.slots == 3
-    assert plan.places - window <= reserved.places <= plan.places
+    assert (plan.slots, plan.places) == (3, reserved.places)
     text = model.config.text_config
     layers = text.num_hidden_layers
-    planned = plan.keys_values * 2 * layers // (2 * layers + 1)  # which has one tensor twice
-    assert reserved.keys_values * plan.places == planned * reserved.places
+    assert reserved.keys_values * (2 * layers + 1) == plan.keys_values * 2 * layers  # the plan has one tensor twice
     assert reserved.noise == plan.noise
     assert (plan.noise > 0) == (temperature > 0)
     assert 0 < reserved.logits <= plan.logits
