@@ -10,18 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-#: Acceptance of an unknown drafter, worth this many tested drafts: high enough to try drafting, soon overruled.
-PRIOR_HAZARD, PRIOR_WEIGHT = 0.8, 2.0
-#: Ends and tokens of responses of unknown length.
-PRIOR_ENDS = (1.0, 128.0)
-#: Tested drafts for which the hazard of the position before stands in; smooths, and extrapolates beyond the window.
-NEIGHBOUR_WEIGHT = 8.0
-#: Half-life of acceptance. 128 row-rounds know a hazard to 3 % and follow a new page or task within one long
-#: response; at least 8 rounds, because the rows of one round say little about the next stretch of their pages.
-HALF_LIFE_ROW_ROUNDS, HALF_LIFE_ROUNDS = 128, 8
-#: While plain AR runs, old acceptance fades to the weight of this many row-rounds, so that few probes can revise it.
-STALE_WEIGHT = 16.0
-STALE_DECAY = 0.5 ** (1 / 128)
+from gravity_rl.decoding.acceptance import Acceptance
 
 #: Before two window sizes were measured, a forward is taken to last twice as long from 512 tokens on. Optimistic for
 #: a CPU: then one round over many tokens corrects it, while pessimism would never be found out.
@@ -45,17 +34,23 @@ PROBE_ROUNDS, PROBE_SHARE = 128, 0.02
 SURPRISE = 0.5
 
 
+#: Window, live rows, seconds if they count, accepted drafts and ends by row.
+_Round = tuple[int, int, float | None, Sequence[int], Sequence[bool]]
+
+
 class CostModel:
     """Time of a round by window and live rows, and acceptance so far: one per model, over any number of calls.
 
     A round of ``forwards`` over ``tokens`` each is taken to last ``forwards (a + b tokens)``, fitted to all rounds. How
-    a window deviates from that line is learned slowly, for it and for it at about as many live rows.
+    a window deviates from that line is learned slowly, for it and for it at about as many live rows. Rounds are kept
+    until something is asked, since learning from several at once takes less time from each of them.
     """
 
     def __init__(self) -> None:
-        self.acceptance = Acceptance()
         self.rounds = 0
         self.last_trial = 0  # its round
+        self._unlearned: list[_Round] = []
+        self._acceptance = Acceptance()
         self._line_fit = _LineFit()
         self._by_window: dict[int, _Deviation] = {}
         self._by_rows: dict[tuple[int, int], _Deviation] = {}  # by window and doubling of live rows
@@ -65,6 +60,11 @@ class CostModel:
     def measured(self) -> bool:
         return self.rounds > 0
 
+    @property
+    def acceptance(self) -> Acceptance:
+        self._learn()
+        return self._acceptance
+
     def tokens_per_second(self, block_size: int, live_rows: int) -> float:
         """Predicted, of all rows together. Before anything was measured only the ratios mean something."""
         tokens = 2.0 + self.acceptance.expected_drafts(block_size) if block_size else 1.0
@@ -72,6 +72,10 @@ class CostModel:
 
     def seconds(self, block_size: int, live_rows: int) -> float:
         """Predicted time of a round."""
+        self._learn()
+        return self._predict(block_size, live_rows)
+
+    def _predict(self, block_size: int, live_rows: int) -> float:
         line = self._line_fit.seconds(block_size, live_rows)
         window = self._by_window.get(block_size)
         if window is None:
@@ -81,38 +85,57 @@ class CostModel:
 
     def settled(self, block_size: int) -> bool:
         """Whether this window was measured, with whatever number of rows."""
+        self._learn()
         window = self._by_window.get(block_size)
         return window is not None and window.weight >= SETTLED
 
     def probe_due(self, block_size: int, live_rows: int) -> bool:
         """Whether AR has run for so long that one drafted round costs next to nothing."""
+        self._learn()
         if self._ar_rounds < PROBE_ROUNDS:
             return False
         return self.seconds(block_size, live_rows) <= PROBE_SHARE * self._ar_seconds
 
     def observe(
-        self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
+        self,
+        block_size: int,
+        live_rows: int,
+        seconds: float,
+        accepted: Sequence[int],
+        ended: Sequence[bool] = (),
+        *,
+        timed: bool = True,
     ) -> None:
-        """Learn from a round; see ``WindowPolicy.observe``.
+        """A round to learn from; see ``WindowPolicy.observe``. Unless it is ``timed``, its seconds say nothing.
 
         Raises:
             ValueError: a count is out of range, or the time is negative or not finite.
         """
         _check_round(block_size, live_rows, seconds, accepted, ended)
-        self._time_round(block_size, live_rows, min(max(seconds, MIN_SECONDS), MAX_SECONDS))
-        self.acceptance.observe_ends(sum(ended), sum(accepted) + live_rows * (2 if block_size else 1))
+        self.rounds += 1
+        self._unlearned.append((block_size, live_rows, seconds if timed else None, accepted, ended))
+
+    def _learn(self) -> None:
+        """Learn from the rounds that were kept."""
+        rounds, self._unlearned = self._unlearned, []
+        for block_size, live_rows, seconds, accepted, ended in rounds:
+            if seconds is not None:
+                self._learn_times(block_size, live_rows, min(max(seconds, MIN_SECONDS), MAX_SECONDS))
+            self._learn_tokens(block_size, live_rows, accepted, ended)
+
+    def _learn_tokens(self, block_size: int, live_rows: int, accepted: Sequence[int], ended: Sequence[bool]) -> None:
+        self._acceptance.observe_ends(sum(ended), sum(accepted) + live_rows * (2 if block_size else 1))
         if block_size == 0:
             self._ar_rounds += 1
-            self._ar_seconds += self.seconds(0, live_rows)
-            self.acceptance.fade()
+            self._ar_seconds += self._predict(0, live_rows)
+            self._acceptance.fade()
             return
-        surprising = sum(accepted) / live_rows > self.acceptance.expected_drafts(block_size) + SURPRISE
+        surprising = sum(accepted) / live_rows > self._acceptance.expected_drafts(block_size) + SURPRISE
         if not surprising:
             self._ar_rounds, self._ar_seconds = 0, 0.0
-        self.acceptance.observe(block_size, accepted, ended)
+        self._acceptance.observe(block_size, accepted, ended)
 
-    def _time_round(self, block_size: int, live_rows: int, seconds: float) -> None:
-        self.rounds += 1
+    def _learn_times(self, block_size: int, live_rows: int, seconds: float) -> None:
         self._line_fit.add(block_size, live_rows, seconds)
         deviation = math.log(seconds / self._line_fit.seconds(block_size, live_rows))
         self._by_window.setdefault(block_size, _Deviation()).add(deviation)
@@ -182,83 +205,6 @@ class _Deviation:
         keep = 0.5 ** (1 / HALF_LIFE_DEVIATIONS)
         self.weight = keep * self.weight + 1.0
         self._sum = keep * self._sum + deviation
-
-
-class Acceptance:
-    """Hazard of each draft position, h(k) = P(draft k accepted | all before it were), from decayed counts.
-
-    A row that accepted k of B drafts tells about positions 1 … k + 1, or 1 … k if all were accepted or the response
-    ended there; never about more. Positions with few counts lean on the one before, the first on ``PRIOR_HAZARD``.
-    Drafts behind the end of a response are worth nothing, so windows are judged with the share of tokens that end one.
-    That share is counted over all rounds: those that draft are often the last ones of a batch.
-    """
-
-    def __init__(self) -> None:
-        self._tested: list[float] = []
-        self._accepted: list[float] = []
-        self._hazards: list[float] = []  # as far as asked for since the last count
-        self._expected: list[float] = [0.0]  # committed drafts by window, likewise
-        self._ends, self._tokens = PRIOR_ENDS
-
-    def hazard(self, position: int) -> float:
-        """h(position), from 1 on."""
-        self._extend(position)
-        return self._hazards[position - 1]
-
-    def expected_drafts(self, block_size: int) -> float:
-        """Committed drafts of a row in a round with this window: sum over k <= B of h(1) … h(k) (1 - e)^k, where e is
-        the share of tokens that end a response."""
-        self._extend(block_size)
-        return self._expected[block_size]
-
-    def _extend(self, block_size: int) -> None:
-        hazards, expected = self._hazards, self._expected
-        if len(hazards) >= block_size:
-            return
-        hazard, weight = (hazards[-1], NEIGHBOUR_WEIGHT) if hazards else (PRIOR_HAZARD, PRIOR_WEIGHT)
-        survival = expected[-1] - expected[-2] if hazards else 1.0
-        for position in range(len(hazards), block_size):
-            if position < len(self._tested):
-                hazard = (self._accepted[position] + weight * hazard) / (self._tested[position] + weight)
-            survival *= hazard * (1.0 - self._ends / self._tokens)
-            hazards.append(hazard)
-            expected.append(expected[-1] + survival)
-            weight = NEIGHBOUR_WEIGHT
-
-    def observe_ends(self, ends: int, tokens: int) -> None:
-        """Count the responses that ended in a round, and its tokens."""
-        keep = 0.5 ** (1 / HALF_LIFE_TIMES)
-        self._ends, self._tokens = keep * self._ends + ends, keep * self._tokens + tokens
-
-    def observe(self, block_size: int, accepted: Sequence[int], ended: Sequence[bool] = ()) -> None:
-        """Count a round of ``len(accepted)`` rows."""
-        missing = block_size - len(self._tested)
-        self._tested.extend([0.0] * missing)
-        self._accepted.extend([0.0] * missing)
-        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS))
-        rejected, cut = [0] * (block_size + 1), [0] * (block_size + 1)  # by drafts that were committed before
-        for row, count in enumerate(accepted):
-            (cut if ended and ended[row] else rejected)[count] += 1
-        reaching = len(accepted)
-        for position in range(block_size):
-            reaching -= cut[position]
-            self._tested[position] += reaching
-            reaching -= rejected[position]
-            self._accepted[position] += reaching
-
-    def fade(self) -> None:
-        """One round without drafts: what is known gets older."""
-        if self._tested and self._tested[0] > STALE_WEIGHT:
-            self._scale(STALE_DECAY)
-
-    def _scale(self, factor: float) -> None:
-        """Let all counts fade, also of positions that the window of the round did not reach.
-
-        What is forgotten about them is replaced by the position before, so that larger windows are tried again.
-        """
-        self._tested = [count * factor for count in self._tested]
-        self._accepted = [count * factor for count in self._accepted]
-        self._hazards, self._expected = [], [0.0]
 
 
 def _check_round(

@@ -26,6 +26,9 @@ Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
 REACH, TRIAL_GAP = 0.12, 6
 #: The window stays unless another one is faster by this share.
 HYSTERESIS = 0.04
+#: Once LEARNING rounds were measured, a choice stands for so many rounds while the live rows change by less than this
+#: share: thinking costs a percent of short rounds.
+LEARNING, STANDING, SIMILAR = 32, 4, 0.2
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class WindowChoice:
     """"fixed" by the caller; "start": nothing was measured yet; "fastest": best prediction; "trial": hardly measured
     yet, prediction near the best; "probe": AR for long, is drafting worth it again?"""
     tokens_per_second: dict[int, float] = field(default_factory=dict)
-    """By window, as predicted for the first of these rounds; empty for "fixed" and "start"."""
+    """By window, as last predicted before them; empty for "fixed" and "start"."""
 
 
 class WindowPolicy(Protocol):
@@ -112,23 +115,33 @@ class AutoWindow:
         if self._ladder[:1] != (0,) or any(b <= a for a, b in zip(self._ladder, self._ladder[1:], strict=False)):
             raise ValueError(f"ladder: {list(ladder)} does not ascend from 0 (plain AR)")
         self._cost = cost_model
-        self._favourite: int | None = None
+        self._favourite = 0  # once there are speeds
+        self._speeds: dict[int, float] = {}
+        self._standing = 0  # rounds for which the favourite needs no review, if the live rows stay between these
+        self._standing_rows = (0.0, 0.0)
+        self._first = True  # round of the call
         self._log = _ChoiceLog()
 
     def choose(self, live_rows: int) -> int:
+        if self._standing and self._standing_rows[0] <= live_rows <= self._standing_rows[1]:
+            self._standing -= 1
+            return self._log.add(live_rows, self._favourite, "fastest", self._speeds)
         speeds = {block_size: self._cost.tokens_per_second(block_size, live_rows) for block_size in self._ladder}
         fastest = max(speeds, key=speeds.__getitem__)
         if not self._cost.measured:
             return self._log.add(live_rows, fastest, "start", {})
-        if self._favourite is not None and speeds[self._favourite] * (1 + HYSTERESIS) >= speeds[fastest]:
+        if self._speeds and speeds[self._favourite] * (1 + HYSTERESIS) >= speeds[fastest]:
             fastest = self._favourite
         self._favourite = fastest
         if fastest == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
             return self._log.add(live_rows, self._ladder[1], "probe", speeds)
-        trial = self._trial(speeds, fastest)
+        trial = None if self._first else self._trial(speeds, fastest)
         if trial is not None:
             self._cost.last_trial = self._cost.rounds
             return self._log.add(live_rows, trial, "trial", speeds)
+        self._standing = STANDING - 1 if self._cost.rounds >= LEARNING else 0
+        self._standing_rows = live_rows * (1 - SIMILAR), live_rows * (1 + SIMILAR)
+        self._speeds = speeds
         return self._log.add(live_rows, fastest, "fastest", speeds)
 
     def _trial(self, speeds: dict[int, float], fastest: int) -> int | None:
@@ -145,7 +158,9 @@ class AutoWindow:
     def observe(
         self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
     ) -> None:
-        self._cost.observe(block_size, live_rows, seconds, accepted, ended)
+        timed = not (self._first and self._cost.measured)  # it computes noise for many positions, and warms up
+        self._cost.observe(block_size, live_rows, seconds, accepted, ended, timed=timed)
+        self._first = False
 
     @property
     def choices(self) -> list[WindowChoice]:

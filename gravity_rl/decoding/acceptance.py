@@ -1,0 +1,101 @@
+"""The acceptance of drafts by position, and how often responses end, from the rounds so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Acceptance of an unknown drafter, worth this many tested drafts: high enough to try drafting, soon overruled.
+PRIOR_HAZARD, PRIOR_WEIGHT = 0.8, 2.0
+#: Ends and tokens of responses of unknown length.
+PRIOR_ENDS = (1.0, 128.0)
+#: Tested drafts for which the hazard of the position before stands in; smooths, and extrapolates beyond the window.
+NEIGHBOUR_WEIGHT = 8.0
+#: Half-life of acceptance. 128 row-rounds know a hazard to 3 % and follow a new page or task within one long
+#: response; at least 8 rounds, because the rows of one round say little about the next stretch of their pages.
+HALF_LIFE_ROW_ROUNDS, HALF_LIFE_ROUNDS = 128, 8
+#: Positions beyond the window fade by this power. Responses that accept some drafts are those that accept more, so
+#: what is known of them is better than the position before.
+UNSEEN = 1 / 8
+#: While plain AR runs, old acceptance fades to the weight of this many row-rounds, so that few probes can revise it.
+STALE_WEIGHT = 16.0
+STALE_DECAY = 0.5 ** (1 / 128)
+#: Half-life in rounds of the share of ends.
+HALF_LIFE_ENDS = 256
+
+
+class Acceptance:
+    """Hazard of each draft position, h(k) = P(draft k accepted | all before it were), from decayed counts.
+
+    A row that accepted k of B drafts tells about positions 1 … k + 1, or 1 … k if all were accepted or the response
+    ended there; never about more. Positions with few counts lean on the one before, the first on ``PRIOR_HAZARD``.
+    Drafts behind the end of a response are worth nothing, so windows are judged with the share of tokens that end one.
+    That share is counted over all rounds: those that draft are often the last ones of a batch.
+    """
+
+    def __init__(self) -> None:
+        self._tested: list[float] = []
+        self._accepted: list[float] = []
+        self._hazards: list[float] = []  # as far as asked for since the last count
+        self._expected: list[float] = [0.0]  # committed drafts by window, likewise
+        self._ends, self._tokens = PRIOR_ENDS
+
+    def hazard(self, position: int) -> float:
+        """h(position), from 1 on."""
+        self._extend(position)
+        return self._hazards[position - 1]
+
+    def expected_drafts(self, block_size: int) -> float:
+        """Committed drafts of a row in a round with this window: sum over k <= B of h(1) … h(k) (1 - e)^k, where e is
+        the share of tokens that end a response."""
+        self._extend(block_size)
+        return self._expected[block_size]
+
+    def _extend(self, block_size: int) -> None:
+        hazards, expected = self._hazards, self._expected
+        if len(hazards) >= block_size:
+            return
+        hazard, weight = (hazards[-1], NEIGHBOUR_WEIGHT) if hazards else (PRIOR_HAZARD, PRIOR_WEIGHT)
+        survival = expected[-1] - expected[-2] if hazards else 1.0
+        for position in range(len(hazards), block_size):
+            if position < len(self._tested):
+                hazard = (self._accepted[position] + weight * hazard) / (self._tested[position] + weight)
+            survival *= hazard * (1.0 - self._ends / self._tokens)
+            hazards.append(hazard)
+            expected.append(expected[-1] + survival)
+            weight = NEIGHBOUR_WEIGHT
+
+    def observe_ends(self, ends: int, tokens: int) -> None:
+        """Count the responses that ended in a round, and its tokens."""
+        keep = 0.5 ** (1 / HALF_LIFE_ENDS)
+        self._ends, self._tokens = keep * self._ends + ends, keep * self._tokens + tokens
+
+    def observe(self, block_size: int, accepted: Sequence[int], ended: Sequence[bool] = ()) -> None:
+        """Count a round of ``len(accepted)`` rows."""
+        missing = block_size - len(self._tested)
+        self._tested.extend([0.0] * missing)
+        self._accepted.extend([0.0] * missing)
+        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS), block_size)
+        rejected, cut = [0] * (block_size + 1), [0] * (block_size + 1)  # by drafts that were committed before
+        for row, count in enumerate(accepted):
+            (cut if ended and ended[row] else rejected)[count] += 1
+        reaching = len(accepted)
+        for position in range(block_size):
+            reaching -= cut[position]
+            self._tested[position] += reaching
+            reaching -= rejected[position]
+            self._accepted[position] += reaching
+
+    def fade(self) -> None:
+        """One round without drafts: what is known gets older."""
+        if self._tested and self._tested[0] > STALE_WEIGHT:
+            self._scale(STALE_DECAY, len(self._tested))
+
+    def _scale(self, factor: float, block_size: int) -> None:
+        """Let all counts fade, those of positions that the window of the round did not reach more slowly.
+
+        What is forgotten about them is replaced by the position before, so that larger windows are tried again.
+        """
+        factors = [factor] * block_size + [factor**UNSEEN] * (len(self._tested) - block_size)
+        self._tested = [count * factor for count, factor in zip(self._tested, factors, strict=True)]
+        self._accepted = [count * factor for count, factor in zip(self._accepted, factors, strict=True)]
+        self._hazards, self._expected = [], [0.0]
