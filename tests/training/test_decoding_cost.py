@@ -51,10 +51,10 @@ def test_positions_beyond_the_window_are_forgotten_slowly() -> None:
     """Responses that accept two drafts accept the next ones more often than the second: no reason to stay with two."""
     acceptance = Acceptance()
     for _ in range(60):
-        acceptance.observe(4, [0] * 9 + [4] * 19)
-    for _ in range(16):
-        acceptance.observe(2, [0] * 9 + [2] * 19)
-    assert acceptance.hazard(1) < 0.7 and acceptance.hazard(4) > 0.97
+        acceptance.observe(4, [0] * 9 + [1] * 6 + [4] * 13)
+    for _ in range(60):
+        acceptance.observe(2, [0] * 9 + [1] * 6 + [2] * 13)
+    assert acceptance.hazard(2) < 0.7 and acceptance.hazard(4) > 0.9
     for _ in range(1000):
         acceptance.observe(2, [0] * 2 + [1] * 13 + [2] * 13)
     assert acceptance.hazard(4) == pytest.approx(acceptance.hazard(2), abs=0.01)
