@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,7 +52,7 @@ def test_cpu_benchmark_compares_all_contenders(
     decoding: ModuleType, drafter_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "report.json"
-    options = ["--rounds", "1", "--clock", "cpu", "--batches", "1", "--max_new_tokens", "6", "--json", str(file)]
+    options = ["--rounds", "1", "--batches", "1", "--max_new_tokens", "6", "--json", str(file)]
     decoding.main(["--model_name_or_path", str(drafter_checkpoint), *options])
     report, printed = json.loads(file.read_text()), capsys.readouterr().out
     ours = ["AR", "window 2", "window 4", "auto"]
@@ -72,7 +72,7 @@ def test_cpu_benchmark_compares_all_contenders(
         assert [set(counts) for counts in contenders["AR"]["rounds_by_window"]] == [{"0"}]
         for values in contenders.values():
             assert len(values["total"]) == len(values["decode"]) == len(values["cpu"]) == 1
-            assert 0 < values["decode"][0] < values["total"][0] <= values["cpu"][0]  # by the same clock
+            assert 0 < values["decode"][0] < values["total"][0] and values["cpu"][0] > 0
         assert ("faster_than_trl" in contenders["auto"]) == bool(workload["temperature"])
     first = report["workloads"][0]["contenders"]["window 4"]["by_task"]
     assert set(first) == {"formula", "table", "text"} and 0 <= first["table"]["acceptance"] <= 1
@@ -83,33 +83,89 @@ def test_cpu_benchmark_compares_all_contenders(
 
 
 def test_cpu_benchmark_says_when_ids_differ(
-    decoding: ModuleType, drafter_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    module: Any,
+    decoding: ModuleType,
+    drafter_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 4)
     workload = decoding.make_workloads(checkpoint, [1], [0.0])[0]
-    real = decoding.generate
+    contenders = module("decoding_contenders")
+    real = contenders.generate
 
     def wrong_when_drafting(*args: Any, **kwargs: Any) -> Any:
         out = real(*args, **kwargs)
         return replace(out, sequences=[ids + 1 for ids in out.sequences]) if kwargs["method"] != "ar" else out
 
-    monkeypatch.setattr(decoding, "generate", wrong_when_drafting)
-    result = decoding.measure(checkpoint, workload, 1, time.perf_counter)
+    monkeypatch.setattr(contenders, "generate", wrong_when_drafting)
+    result = decoding.measure(checkpoint, workload, 1)
     decoding.print_table(result)
     assert not result["same_ids"]
     assert "same ids: NO" in capsys.readouterr().out
 
 
 def test_trl_path_at_next_to_no_temperature_writes_the_greedy_tokens(
-    decoding: ModuleType, drafter_checkpoint: Path
+    module: Any, decoding: ModuleType, drafter_checkpoint: Path
 ) -> None:
     checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 6)
     inputs, _ = decoding.make_workloads(checkpoint, [3], [1.0])[0].calls[0]
-    trl, greedy = decoding.Measured(time.perf_counter), decoding.Measured(time.perf_counter)
-    decoding.trl_path(checkpoint, inputs, 1e-6, 0, trl)
-    decoding.ours(checkpoint, "ar", "auto", None, inputs, 0.0, 0, greedy)
+    contenders, pauses = module("decoding_contenders"), []
+    trl = contenders.trl_path(checkpoint, checkpoint.model, inputs, 1e-6, 0, lambda: pauses.append(1))
+    greedy = contenders.our_path(checkpoint, {"method": "ar"}, checkpoint.model, inputs, 0.0, 0, lambda: None)
     assert trl.ids == greedy.ids
-    assert 0 < trl.decode < trl.total
+    assert len(pauses) == max(map(len, trl.ids)) and trl.prefill > 0
+
+
+def test_contenders_take_turns_and_are_charged_for_their_own_time(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    contenders = module("decoding_contenders")
+    monkeypatch.setattr(contenders, "TURN_SECONDS", 0.0)
+    now, order = [0.0], ""
+
+    def clock() -> float:
+        return now[0]
+
+    monkeypatch.setattr(contenders, "time", SimpleNamespace(perf_counter=clock, process_time=clock))
+
+    def decoder(name: str, rounds: int, seconds: float) -> Callable[[Callable[[], None]], Any]:
+        def decode(pause: Callable[[], None]) -> Any:
+            nonlocal order
+            for _ in range(rounds):
+                now[0] += seconds
+                order += name
+                pause()
+            return contenders.Reading([], 0.0)
+
+        return decode
+
+    results = contenders.take_turns({"a": decoder("a", 4, 1.0), "b": decoder("b", 2, 2.0), "c": decoder("c", 1, 7.0)})
+    assert {name: seconds for name, (_, seconds, _) in results.items()} == {"a": 4, "b": 4, "c": 7}
+    assert sorted(order[:3]) == ["a", "b", "c"]
+    assert sorted(order) == list("aaaabbc") and "aaa" not in order.replace("c", "")  # b has its second turn in between
+
+
+def test_a_contender_that_fails_stops_none_of_the_others(module: Any) -> None:
+    contenders, read = module("decoding_contenders"), []
+
+    def fail(pause: Callable[[], None]) -> Any:
+        pause()
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        contenders.take_turns({"a": fail, "b": lambda pause: [read.append(pause()) for _ in range(3)]})
+    assert len(read) == 3
+
+
+@pytest.mark.parametrize(
+    ("ours", "middle", "error"),
+    [([2.0] * 5, 0.5, 0.0), ([1.0, 0.5, 2.0], 1.0, 0.5), ([1.0, 1.0, 1.0, 100.0], 1.0, 0.0), ([4.0], 0.25, 0.0)],
+)
+def test_ratios_are_medians_that_a_stall_does_not_move(
+    decoding: ModuleType, ours: list[float], middle: float, error: float
+) -> None:
+    measured = [SimpleNamespace(decode=seconds) for seconds in ours]
+    got = decoding.ratio([SimpleNamespace(decode=1.0)] * len(ours), measured, decoding.decode_seconds)
+    assert got == (middle, pytest.approx(error * decoding.MEDIAN_ERROR / len(ours) ** 0.5))
 
 
 def test_tail_has_few_long_responses(decoding: ModuleType, drafter_checkpoint: Path) -> None:
