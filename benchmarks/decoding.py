@@ -117,7 +117,8 @@ def ratio(other: list[Measured], counted: list[Measured], value: Callable[[Measu
     ratios = [value(a) / value(b) for a, b in zip(other, counted, strict=True)]
     middle = statistics.median(ratios)
     deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
-    return middle, MEDIAN_ERROR * deviation / len(ratios) ** 0.5
+    few = len(ratios) / (len(ratios) - 0.8)  # of which the median deviation is too small
+    return middle, MEDIAN_ERROR * few * deviation / len(ratios) ** 0.5
 
 
 # --- printing ---

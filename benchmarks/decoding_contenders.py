@@ -223,7 +223,7 @@ def take_turns(decoders: Mapping[str, Callable[[Pause], Reading]]) -> dict[str, 
     """What the contenders read, with the seconds and the CPU seconds that each took by itself.
 
     Raises:
-        Exception: what the first of them raised, once all have ended.
+        Exception: what one of them raised, once all have ended.
     """
     turns, threads, current = Turns(decoders), torch.get_num_threads(), threading.local()
 

@@ -13,9 +13,6 @@ NEIGHBOUR_WEIGHT = 8.0
 #: Half-life of acceptance. 128 row-rounds know a hazard to 3 % and follow a new page or task within one long
 #: response; at least 8 rounds, because the rows of one round say little about the next stretch of their pages.
 HALF_LIFE_ROW_ROUNDS, HALF_LIFE_ROUNDS = 128, 8
-#: Positions beyond the window fade by this power. Responses that accept some drafts are those that accept more, so
-#: what is known of them is better than the position before.
-UNSEEN = 1 / 8
 #: While plain AR runs, old acceptance fades to the weight of this many row-rounds, so that few probes can revise it.
 STALE_WEIGHT = 16.0
 STALE_DECAY = 0.5 ** (1 / 128)
@@ -68,13 +65,14 @@ class Acceptance:
         """Count the responses that ended in a round, and its tokens."""
         keep = 0.5 ** (1 / HALF_LIFE_ENDS)
         self._ends, self._tokens = keep * self._ends + ends, keep * self._tokens + tokens
+        self._hazards, self._expected = [], [0.0]
 
     def observe(self, block_size: int, accepted: Sequence[int], ended: Sequence[bool] = ()) -> None:
         """Count a round of ``len(accepted)`` rows."""
         missing = block_size - len(self._tested)
         self._tested.extend([0.0] * missing)
         self._accepted.extend([0.0] * missing)
-        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS), block_size)
+        self._scale(0.5 ** min(len(accepted) / HALF_LIFE_ROW_ROUNDS, 1 / HALF_LIFE_ROUNDS))
         rejected, cut = [0] * (block_size + 1), [0] * (block_size + 1)  # by drafts that were committed before
         for row, count in enumerate(accepted):
             (cut if ended and ended[row] else rejected)[count] += 1
@@ -88,14 +86,13 @@ class Acceptance:
     def fade(self) -> None:
         """One round without drafts: what is known gets older."""
         if self._tested and self._tested[0] > STALE_WEIGHT:
-            self._scale(STALE_DECAY, len(self._tested))
+            self._scale(STALE_DECAY)
 
-    def _scale(self, factor: float, block_size: int) -> None:
-        """Let all counts fade, those of positions that the window of the round did not reach more slowly.
+    def _scale(self, factor: float) -> None:
+        """Let all counts fade, also of positions that the window of the round did not reach.
 
         What is forgotten about them is replaced by the position before, so that larger windows are tried again.
         """
-        factors = [factor] * block_size + [factor**UNSEEN] * (len(self._tested) - block_size)
-        self._tested = [count * factor for count, factor in zip(self._tested, factors, strict=True)]
-        self._accepted = [count * factor for count, factor in zip(self._accepted, factors, strict=True)]
+        self._tested = [count * factor for count in self._tested]
+        self._accepted = [count * factor for count in self._accepted]
         self._hazards, self._expected = [], [0.0]

@@ -22,9 +22,13 @@ HALF_LIFE_TIMES, HALF_LIFE_DEVIATIONS = 256, 32
 #: Rounds that say how a window deviates from the line before half of it is believed: single rounds vary by tens of
 #: per cent, real deviations are rarely more than that.
 DOUBT = 6.0
+#: Half-life in rounds of what deviates, without new measurements: a slow spell of the machine does not speak for ever.
+HALF_LIFE_IDLE = 512
 #: A single round beyond this factor is a stall of the machine, or warm-up.
 MAX_DEVIATION = 1.5
 MIN_SECONDS, MAX_SECONDS = 1e-6, 1e6
+#: Rounds that are kept at most before they are learned from.
+MOST_UNLEARNED = 64
 #: Measurements of a window from which on it needs no trial.
 SETTLED = 2.0
 
@@ -42,15 +46,19 @@ class CostModel:
     """Time of a round by window and live rows, and acceptance so far: one per model, over any number of calls.
 
     A round of ``forwards`` over ``tokens`` each is taken to last ``forwards (a + b tokens)``, fitted to all rounds. How
-    a window deviates from that line is learned slowly, for it and for it at about as many live rows. Rounds are kept
-    until something is asked, since learning from several at once takes less time from each of them.
+    a window deviates from that line is learned slowly, for it and for it at about as many live rows. What is
+    accepted is learned by live rows, too: the last rows of a batch are those that accept little, and often all that
+    large windows are used for. Rounds are kept until something is asked, since learning from several at once takes less
+    time from each of them.
     """
 
     def __init__(self) -> None:
-        self.rounds = 0
-        self.last_trial = 0  # its round
+        self.rounds = self.timed_rounds = 0
+        self.call_began = 0  # at which of the rounds
+        self.last_trial = self.last_ar = 0  # their rounds
         self._unlearned: list[_Round] = []
-        self._acceptance = Acceptance()
+        self._learned = 0  # rounds
+        self._acceptance: dict[int, Acceptance] = {}  # by doubling of live rows
         self._line_fit = _LineFit()
         self._by_window: dict[int, _Deviation] = {}
         self._by_rows: dict[tuple[int, int], _Deviation] = {}  # by window and doubling of live rows
@@ -58,16 +66,19 @@ class CostModel:
 
     @property
     def measured(self) -> bool:
-        return self.rounds > 0
+        return self.timed_rounds > 0
 
-    @property
-    def acceptance(self) -> Acceptance:
+    def acceptance(self, live_rows: int) -> Acceptance:
+        """What about so many live rows accept."""
         self._learn()
-        return self._acceptance
+        return self._acceptance_of(live_rows)
+
+    def _acceptance_of(self, live_rows: int) -> Acceptance:
+        return self._acceptance.setdefault(live_rows.bit_length(), Acceptance())
 
     def tokens_per_second(self, block_size: int, live_rows: int) -> float:
         """Predicted, of all rows together. Before anything was measured only the ratios mean something."""
-        tokens = 2.0 + self.acceptance.expected_drafts(block_size) if block_size else 1.0
+        tokens = 2.0 + self.acceptance(live_rows).expected_drafts(block_size) if block_size else 1.0
         return live_rows * tokens / self.seconds(block_size, live_rows)
 
     def seconds(self, block_size: int, live_rows: int) -> float:
@@ -81,13 +92,14 @@ class CostModel:
         if window is None:
             return line
         here = self._by_rows.get((block_size, live_rows.bit_length()))
-        return line * math.exp(window.mean if here is None else here.shrunk_to(window.mean))
+        deviation = window.mean(self._learned)
+        return line * math.exp(deviation if here is None else here.mean(self._learned, deviation))
 
     def settled(self, block_size: int) -> bool:
-        """Whether this window was measured, with whatever number of rows."""
+        """Whether this window was measured not too long ago, with whatever number of rows."""
         self._learn()
         window = self._by_window.get(block_size)
-        return window is not None and window.weight >= SETTLED
+        return window is not None and window.weight(self._learned) >= SETTLED
 
     def probe_due(self, block_size: int, live_rows: int) -> bool:
         """Whether AR has run for so long that one drafted round costs next to nothing."""
@@ -113,7 +125,12 @@ class CostModel:
         """
         _check_round(block_size, live_rows, seconds, accepted, ended)
         self.rounds += 1
-        self._unlearned.append((block_size, live_rows, seconds if timed else None, accepted, ended))
+        self.timed_rounds += timed
+        if not block_size:
+            self.last_ar = self.rounds
+        self._unlearned.append((block_size, live_rows, seconds if timed else None, tuple(accepted), tuple(ended)))
+        if len(self._unlearned) >= MOST_UNLEARNED:
+            self._learn()
 
     def _learn(self) -> None:
         """Learn from the rounds that were kept."""
@@ -122,24 +139,26 @@ class CostModel:
             if seconds is not None:
                 self._learn_times(block_size, live_rows, min(max(seconds, MIN_SECONDS), MAX_SECONDS))
             self._learn_tokens(block_size, live_rows, accepted, ended)
+            self._learned += 1
 
     def _learn_tokens(self, block_size: int, live_rows: int, accepted: Sequence[int], ended: Sequence[bool]) -> None:
-        self._acceptance.observe_ends(sum(ended), sum(accepted) + live_rows * (2 if block_size else 1))
+        acceptance = self._acceptance_of(live_rows)
+        acceptance.observe_ends(sum(ended), sum(accepted) + live_rows * (2 if block_size else 1))
         if block_size == 0:
             self._ar_rounds += 1
             self._ar_seconds += self._predict(0, live_rows)
-            self._acceptance.fade()
+            acceptance.fade()
             return
-        surprising = sum(accepted) / live_rows > self._acceptance.expected_drafts(block_size) + SURPRISE
+        surprising = sum(accepted) / live_rows > acceptance.expected_drafts(block_size) + SURPRISE
         if not surprising:
             self._ar_rounds, self._ar_seconds = 0, 0.0
-        self._acceptance.observe(block_size, accepted, ended)
+        acceptance.observe(block_size, accepted, ended)
 
     def _learn_times(self, block_size: int, live_rows: int, seconds: float) -> None:
         self._line_fit.add(block_size, live_rows, seconds)
         deviation = math.log(seconds / self._line_fit.seconds(block_size, live_rows))
-        self._by_window.setdefault(block_size, _Deviation()).add(deviation)
-        self._by_rows.setdefault((block_size, live_rows.bit_length()), _Deviation()).add(deviation)
+        self._by_window.setdefault(block_size, _Deviation()).add(deviation, self._learned)
+        self._by_rows.setdefault((block_size, live_rows.bit_length()), _Deviation()).add(deviation, self._learned)
 
 
 class _LineFit:
@@ -182,29 +201,36 @@ class _LineFit:
 
 
 class _Deviation:
-    """Mean logarithm of measured over predicted times, from decayed counts, drawn towards a prior by doubt."""
+    """Mean logarithm of measured over predicted times, from counts that decay, drawn towards a prior by doubt.
+
+    ``now`` is a number of rounds of any window.
+    """
 
     def __init__(self) -> None:
-        self.weight = 0.0
-        self._sum = 0.0
-        self._beyond = 0  # whether the last one was far above (1) or below (-1) the mean
+        self._weight = self._sum = 0.0
+        self._last = 0  # when the last one was counted
+        self._beyond = 0  # whether it was far above (1) or below (-1) the mean
 
-    @property
-    def mean(self) -> float:
-        return self.shrunk_to(0.0)
+    def weight(self, now: int) -> float:
+        return self._weight * self._remembered(now)
 
-    def shrunk_to(self, prior: float) -> float:
-        return (self._sum + DOUBT * prior) / (self.weight + DOUBT)
+    def mean(self, now: int, prior: float = 0.0) -> float:
+        remembered = self._remembered(now)
+        return (self._sum * remembered + DOUBT * prior) / (self._weight * remembered + DOUBT)
 
-    def add(self, deviation: float) -> None:
+    def add(self, deviation: float, now: int) -> None:
         """Count a round. One that is far off is a stall and counts nothing, two in a row are a change."""
-        limit, mean = math.log(MAX_DEVIATION), self.mean
+        limit, mean = math.log(MAX_DEVIATION), self.mean(now)
         before, self._beyond = self._beyond, (deviation > mean + limit) - (deviation < mean - limit)
         if self._beyond and self._beyond != before:
             return
-        keep = 0.5 ** (1 / HALF_LIFE_DEVIATIONS)
-        self.weight = keep * self.weight + 1.0
+        keep = 0.5 ** (1 / HALF_LIFE_DEVIATIONS) * self._remembered(now)
+        self._weight = keep * self._weight + 1.0
         self._sum = keep * self._sum + deviation
+        self._last = now
+
+    def _remembered(self, now: int) -> float:
+        return 0.5 ** ((now - self._last) / HALF_LIFE_IDLE)
 
 
 def _check_round(

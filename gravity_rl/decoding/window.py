@@ -9,7 +9,8 @@ every round; what is fastest depends on the machine, the live rows and the draft
     block_size = policy.choose(live_rows)               # then run the round and
     policy.observe(block_size, live_rows, seconds, accepted)
 
-Exploring is nearly free: a window is tried where its prediction comes near the best, at most every sixth round.
+Exploring is nearly free: a window that was not measured for long is tried where its prediction comes near the best, at
+most every sixth round.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
 #: A trial needs a prediction within this share of the best one, and the last trial this many rounds ago.
 REACH, TRIAL_GAP = 0.12, 6
 #: The window stays unless another one is faster by this share.
-HYSTERESIS = 0.04
-#: Once LEARNING rounds were measured, a choice stands for so many rounds while the live rows change by less than this
+HYSTERESIS = 0.03
+#: Without a plain AR step for so many rounds one is tried, whatever is predicted: it says most about AR, and is short.
+AR_GAP = 256
+#: Calls of fewer rounds make the next call time its first round as well, and allow a trial there.
+SHORT_CALL = 6
+#: Once LEARNING rounds were timed, a choice stands for so many rounds while the live rows change by less than this
 #: share: thinking costs a percent of short rounds.
 LEARNING, STANDING, SIMILAR = 32, 4, 0.2
 
@@ -103,7 +108,7 @@ class AutoWindow:
     """The window with the most predicted tokens a second, and rare trials of others.
 
     Args:
-        cost_model: what is known about the model; learns from every round.
+        cost_model: what is known about the model; learns from every round, but times only from the second one on.
         ladder: windows to choose from, ascending, starting with 0, such as ``ladder(16)``.
 
     Raises:
@@ -119,7 +124,9 @@ class AutoWindow:
         self._speeds: dict[int, float] = {}
         self._standing = 0  # rounds for which the favourite needs no review, if the live rows stay between these
         self._standing_rows = (0.0, 0.0)
-        self._first = True  # round of the call
+        short = cost_model.rounds - cost_model.call_began < SHORT_CALL
+        cost_model.call_began = cost_model.rounds
+        self._warming_up = not short  # in the first round of a call, which computes noise for many positions
         self._log = _ChoiceLog()
 
     def choose(self, live_rows: int) -> int:
@@ -135,11 +142,12 @@ class AutoWindow:
         self._favourite = fastest
         if fastest == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
             return self._log.add(live_rows, self._ladder[1], "probe", speeds)
-        trial = None if self._first else self._trial(speeds, fastest)
+        trial = None if self._warming_up else self._trial(speeds, fastest)
         if trial is not None:
             self._cost.last_trial = self._cost.rounds
             return self._log.add(live_rows, trial, "trial", speeds)
-        self._standing = STANDING - 1 if self._cost.rounds >= LEARNING else 0
+        stands = self._cost.timed_rounds >= LEARNING and not self._warming_up
+        self._standing = STANDING - 1 if stands else 0
         self._standing_rows = live_rows * (1 - SIMILAR), live_rows * (1 + SIMILAR)
         self._speeds = speeds
         return self._log.add(live_rows, fastest, "fastest", speeds)
@@ -151,16 +159,17 @@ class AutoWindow:
         untried = [
             block_size
             for block_size, speed in speeds.items()
-            if speed >= limit and block_size != fastest and not self._cost.settled(block_size)
+            if (speed >= limit or (block_size == 0 and self._cost.rounds - self._cost.last_ar >= AR_GAP))
+            and block_size != fastest
+            and not self._cost.settled(block_size)
         ]
         return max(untried, key=speeds.__getitem__, default=None)
 
     def observe(
         self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
     ) -> None:
-        timed = not (self._first and self._cost.measured)  # it computes noise for many positions, and warms up
-        self._cost.observe(block_size, live_rows, seconds, accepted, ended, timed=timed)
-        self._first = False
+        self._cost.observe(block_size, live_rows, seconds, accepted, ended, timed=not self._warming_up)
+        self._warming_up = False
 
     @property
     def choices(self) -> list[WindowChoice]:

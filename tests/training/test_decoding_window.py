@@ -198,14 +198,15 @@ def test_the_first_round_of_a_call_teaches_nothing_about_times() -> None:
     for call in range(4):
         Simulation(CPU, constant(0.8)).decode(AutoWindow(cost_model, LADDER), ragged(4, call), call=call)
     for _ in range(20):
+        cost_model.call_began -= 10  # the call before was no short one
         before = [cost_model.seconds(window, 4) for window in LADDER]
         policy = AutoWindow(cost_model, LADDER)
         window = policy.choose(4)
         policy.observe(window, 4, 1.25 * round_seconds(CPU, window, 4), [2] * 4)
         assert policy.choices[0].reason == "fastest"
-        assert [cost_model.seconds(window, 4) for window in LADDER] == before
+        assert [cost_model.seconds(window, 4) for window in LADDER] == pytest.approx(before, rel=1e-3)
     policy.observe(policy.choose(4), 4, 1.25 * round_seconds(CPU, window, 4), [2] * 4)
-    assert [cost_model.seconds(window, 4) for window in LADDER] != before
+    assert [cost_model.seconds(window, 4) for window in LADDER] != pytest.approx(before, rel=2e-3)
 
 
 def test_a_choice_stands_for_four_rounds_of_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +221,7 @@ def test_a_choice_stands_for_four_rounds_of_about_as_many_rows(monkeypatch: pyte
     for live_rows in (28, 28, 27, 26, 26, 25, 12, 12, 12, 12, 12):
         window = policy.choose(live_rows)
         policy.observe(window, live_rows, round_seconds(CPU, window, live_rows), [1] * live_rows if window else [])
-    assert thought[:: len(LADDER)] == [28, 26, 12, 12]
+    assert thought[:: len(LADDER)] == [28, 28, 25, 12, 12]  # the first round is an exception
 
 
 # ---- how it follows changes
@@ -322,7 +323,7 @@ def test_choices_are_run_length_coded_with_reasons() -> None:
         assert following.first_round == choice.first_round + choice.rounds
         assert (choice.block_size, choice.reason) != (following.block_size, following.reason)
     trial = next(choice for choice in policy.choices if choice.reason == "trial")
-    assert trial.tokens_per_second[trial.block_size] >= 0.75 * max(trial.tokens_per_second.values())
+    assert trial.tokens_per_second[trial.block_size] >= 0.87 * max(trial.tokens_per_second.values())
     again = AutoWindow(cost_model, LADDER)
     again.choose(28)
     assert again.choices[0].reason != "start"
