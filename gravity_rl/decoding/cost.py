@@ -24,6 +24,9 @@ HALF_LIFE_TIMES, HALF_LIFE_DEVIATIONS = 256, 32
 DOUBT = 6.0
 #: Half-life in rounds of what deviates, without new measurements: a slow spell of the machine does not speak for ever.
 HALF_LIFE_IDLE = 512
+#: What deviates from the line is learned anew from this round on: the first ones of a process are slow, by window
+#: differently.
+WARM_UP_ROUNDS = 24
 #: A single round beyond this factor is a stall of the machine, or warm-up.
 MAX_DEVIATION = 1.5
 MIN_SECONDS, MAX_SECONDS = 1e-6, 1e6
@@ -57,7 +60,7 @@ class CostModel:
         self.call_began = 0  # at which of the rounds
         self.last_trial = self.last_ar = 0  # their rounds
         self._unlearned: list[_Round] = []
-        self._learned = 0  # rounds
+        self._learned = self._timed = 0  # rounds
         self._acceptance: dict[int, Acceptance] = {}  # by doubling of live rows
         self._line_fit = _LineFit()
         self._by_window: dict[int, _Deviation] = {}
@@ -155,6 +158,10 @@ class CostModel:
         acceptance.observe(block_size, accepted, ended)
 
     def _learn_times(self, block_size: int, live_rows: int, seconds: float) -> None:
+        self._timed += 1
+        if self._timed == WARM_UP_ROUNDS:
+            self._by_window.clear()
+            self._by_rows.clear()
         self._line_fit.add(block_size, live_rows, seconds)
         deviation = math.log(seconds / self._line_fit.seconds(block_size, live_rows))
         self._by_window.setdefault(block_size, _Deviation()).add(deviation, self._learned)
