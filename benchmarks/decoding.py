@@ -58,7 +58,7 @@ def measure(checkpoint: Checkpoint, workload: Workload, rounds: int) -> dict[str
     )
     tasks = [task for _, tasks in workload.calls for task in tasks]
     timed = {name: counted[1:] for name, counted in results.items()}
-    fixed = {name: sum(result.decode for result in timed[name]) for name in timed if name not in (TRL, AUTO)}
+    fixed = {name: statistics.median(map(decode_seconds, timed[name])) for name in timed if name not in (TRL, AUTO)}
     lengths = [len(ids) for result in timed[AR] for ids in result.ids]
     best = min(fixed, key=fixed.__getitem__)
     return {

@@ -56,11 +56,9 @@ class CostModel:
     """
 
     def __init__(self) -> None:
-        self.rounds = self.timed_rounds = 0
-        self.call_began = 0  # at which of the rounds
-        self.last_trial = self.last_ar = 0  # their rounds
+        self.call_began = self.last_trial = self.last_ar = 0  # at which of the rounds
         self._unlearned: list[_Round] = []
-        self._learned = self._timed = 0  # rounds
+        self._learned = self._timed = 0  # rounds that were learned from, and those of them whose times were
         self._acceptance: dict[int, Acceptance] = {}  # by doubling of live rows
         self._line_fit = _LineFit()
         self._by_window: dict[int, _Deviation] = {}
@@ -68,8 +66,13 @@ class CostModel:
         self._ar_rounds, self._ar_seconds = 0, 0.0  # since the last drafted round
 
     @property
-    def measured(self) -> bool:
-        return self.timed_rounds > 0
+    def rounds(self) -> int:
+        return self._learned + len(self._unlearned)
+
+    @property
+    def timed_rounds(self) -> int:
+        self._learn()
+        return self._timed
 
     def acceptance(self, live_rows: int) -> Acceptance:
         """What about so many live rows accept."""
@@ -127,11 +130,9 @@ class CostModel:
             ValueError: a count is out of range, or the time is negative or not finite.
         """
         _check_round(block_size, live_rows, seconds, accepted, ended)
-        self.rounds += 1
-        self.timed_rounds += timed
+        self._unlearned.append((block_size, live_rows, seconds if timed else None, tuple(accepted), tuple(ended)))
         if not block_size:
             self.last_ar = self.rounds
-        self._unlearned.append((block_size, live_rows, seconds if timed else None, tuple(accepted), tuple(ended)))
         if len(self._unlearned) >= MOST_UNLEARNED:
             self._learn()
 

@@ -108,7 +108,7 @@ class AutoWindow:
     """The window with the most predicted tokens a second, and rare trials of others.
 
     Args:
-        cost_model: what is known about the model; learns from every round, but times only from the second one on.
+        cost_model: what is known about the model; learns from every round, but no times from the first one of a call.
         ladder: windows to choose from, ascending, starting with 0, such as ``ladder(16)``.
 
     Raises:
@@ -135,7 +135,7 @@ class AutoWindow:
             return self._log.add(live_rows, self._favourite, "fastest", self._speeds)
         speeds = {block_size: self._cost.tokens_per_second(block_size, live_rows) for block_size in self._ladder}
         fastest = max(speeds, key=speeds.__getitem__)
-        if not self._cost.measured:
+        if not self._cost.timed_rounds:
             return self._log.add(live_rows, fastest, "start", {})
         if self._speeds and speeds[self._favourite] * (1 + HYSTERESIS) >= speeds[fastest]:
             fastest = self._favourite

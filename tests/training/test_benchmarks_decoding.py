@@ -72,7 +72,7 @@ def test_cpu_benchmark_compares_all_contenders(
         assert [set(counts) for counts in contenders["AR"]["rounds_by_window"]] == [{"0"}]
         for values in contenders.values():
             assert len(values["total"]) == len(values["decode"]) == len(values["cpu"]) == 1
-            assert 0 < values["decode"][0] < values["total"][0] and values["cpu"][0] > 0
+            assert 0 < values["decode"][0] < values["total"][0] and 0 < values["cpu"][0] < 2 * values["total"][0]
         assert ("faster_than_trl" in contenders["auto"]) == bool(workload["temperature"])
     first = report["workloads"][0]["contenders"]["window 4"]["by_task"]
     assert set(first) == {"formula", "table", "text"} and 0 <= first["table"]["acceptance"] <= 1

@@ -130,4 +130,4 @@ def test_impossible_rounds_are_refused(arguments: tuple[int, int, float, list[in
     cost_model = CostModel()
     with pytest.raises(ValueError, match=message):
         cost_model.observe(*arguments)
-    assert not cost_model.measured
+    assert not cost_model.rounds

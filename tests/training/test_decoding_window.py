@@ -277,6 +277,70 @@ def test_one_stall_does_not_change_the_choice(window: int) -> None:
     assert windows_after(100.0) == windows_after(1.0)
 
 
+@pytest.mark.parametrize(("rows", "hazard", "rounds"), [(56, 0.5, 1), (28, 0.3, 1), (28, 0.5, 3)])
+def test_calls_of_few_rounds_are_learned_from(rows: int, hazard: float, rounds: int) -> None:
+    """Where all rounds are first rounds, they are timed."""
+
+    def decode(policy: Callable[[], WindowPolicy], calls: int) -> float:
+        simulation = Simulation(CPU, constant(hazard))
+        results = [simulation.decode(policy(), [200] * rows, call=call, max_rounds=rounds) for call in range(calls)]
+        return speed(results[calls // 2 :])
+
+    cost_model = CostModel()
+    best = max(decode(partial(FixedWindow, window), 8) for window in LADDER)
+    assert decode(lambda: AutoWindow(cost_model, LADDER), 60) > 0.93 * best
+
+
+@pytest.mark.parametrize("rounds", [3, 4, 6])
+def test_calls_of_few_rounds_try_windows(rounds: int) -> None:
+    times = dict.fromkeys((1, 8), (8.0, 9.0, 10.0, 8.5, 13.0))  # 8 drafts take far less than the line says
+    cost_model = CostModel()
+    for turn in range(40):
+        for window in (2, 4, 16):
+            cost_model.observe(
+                window, 1, round_seconds(times, window, 1), [turn % (window + 1) if turn % 2 else window]
+            )
+    policies = []
+    for call in range(100):
+        policies.append(AutoWindow(cost_model, LADDER))
+        Simulation(times, constant(0.85), seed=call).decode(policies[-1], [2000], call=call, max_rounds=rounds)
+    late = [window for policy in policies[50:] for window in windows_by_round(policy)]
+    assert late.count(8) > 0.9 * len(late)
+
+
+def test_a_slow_spell_of_the_machine_is_forgotten() -> None:
+    cost_model = CostModel()
+    for call in range(4):
+        Simulation(GPU, constant(0.9)).decode(AutoWindow(cost_model, LADDER), [400], call=call)
+    slow = dict.fromkeys((1, 8), (8.0, 8.5, 9.0, 20.0, 60.0))
+    Simulation(slow, constant(0.9)).decode(AutoWindow(cost_model, LADDER), [9999], max_rounds=300)
+    policy = AutoWindow(cost_model, LADDER)
+    Simulation(GPU, constant(0.9)).decode(policy, [99_999], max_rounds=4000)
+    assert windows_by_round(policy)[-1000:].count(16) > 900
+
+
+def test_ar_is_tried_now_and_then_even_if_it_seems_slow() -> None:
+    """Its time is the one that drafted rounds say least about."""
+    cost_model = CostModel()
+    for _ in range(40):
+        cost_model.observe(2, 56, round_seconds(CPU, 2, 56), [2, 1, 2, 0] * 14)
+        cost_model.observe(4, 56, round_seconds(CPU, 4, 56), [4, 1, 2, 0] * 14)
+    policy = AutoWindow(cost_model, LADDER)
+    Simulation(CPU, constant(0.7)).decode(policy, [9999] * 56, max_rounds=1000)
+    tried = windows_by_round(policy).index(0)
+    assert tried < 300 and windows_by_round(policy)[500:].count(0) > 480
+
+
+def test_improved_late_positions_are_noticed() -> None:
+    for rows, seed in ((1, 1), (2, 0)):
+        cost_model = CostModel()
+        bad = Simulation(CPU, lambda position: 0.9 if position <= 2 else 0.05, seed=seed)
+        bad.decode(AutoWindow(cost_model, LADDER), [9000] * rows, call=seed, max_rounds=600)
+        policy = AutoWindow(cost_model, LADDER)
+        Simulation(CPU, constant(0.95), seed=seed).decode(policy, [40_000] * rows, call=9 + seed, max_rounds=1000)
+        assert share(policy, [8, 16]) > 0.6
+
+
 def test_a_machine_that_stays_slower_for_large_windows_is_noticed() -> None:
     cost_model = CostModel()
     for call in range(4):
