@@ -212,7 +212,7 @@ class PartClock:
 # --- captured forwards ---
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def measure_graph(bench: Bench, rows: int, window: int, keys: int) -> dict[str, Any]:
     """Milliseconds of the forwards of a round (of an AR step for window 0), launched one by one and as a CUDA graph."""
     live = Rows.empty(RaggedCache(rows, keys + 2 * window + 2, bench.device, key_step=64), rows)

@@ -57,15 +57,15 @@ def grouped_attention(model: GlmOcrForConditionalGeneration) -> Iterator[None]:
 
 
 def to_attention_mask(model: GlmOcrForConditionalGeneration, seen_N1QK: Tensor) -> Tensor:
-    """A boolean mask in the form that the model's attention takes: eager adds it to the scores."""
+    """What the model's attention adds to its scores; (N, 1, G·Q, K), the queries G times, for grouped attention.
+
+    Sdpa would make the same of a boolean mask, in every layer.
+    """
     config = model.config.text_config
     if config._attn_implementation == _GROUPED:
-        return seen_N1QK.repeat(1, 1, config.num_attention_heads // config.num_key_value_heads, 1)
-    if config._attn_implementation == "sdpa":
-        return seen_N1QK
-    dtype = model.dtype
-    zeros_N1QK = torch.zeros(seen_N1QK.shape, dtype=dtype, device=seen_N1QK.device)
-    return zeros_N1QK.masked_fill(~seen_N1QK, torch.finfo(dtype).min)
+        seen_N1QK = seen_N1QK.repeat(1, 1, config.num_attention_heads // config.num_key_value_heads, 1)
+    zeros_N1QK = torch.zeros(seen_N1QK.shape, dtype=model.dtype, device=seen_N1QK.device)
+    return zeros_N1QK.masked_fill_(~seen_N1QK, torch.finfo(model.dtype).min)
 
 
 def _attention(
@@ -84,7 +84,7 @@ def _attention(
         query: (N, H, Q, D).
         key: (N, J, K, D).
         value: (N, J, K, D).
-        attention_mask: (N, 1, G·Q, K) bool, the mask of the queries G times.
+        attention_mask: (N, 1, G·Q, K), added to the scores: the mask of the queries G times.
         scaling: of the scores.
         **kwargs: not used; there is no dropout in decoding.
 

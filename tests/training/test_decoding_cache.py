@@ -221,7 +221,7 @@ def test_draft_masks() -> None:
         cache.longest = prefix.cache.longest
         rows = Rows.empty(cache, idle_index=2)
         handle = model.model.language_model.register_forward_pre_hook(
-            lambda module, args, kwargs: seen.append(kwargs["attention_mask"]), with_kwargs=True
+            lambda module, args, kwargs: seen.append(kwargs["attention_mask"] == 0), with_kwargs=True
         )
         try:
             self_spec.draft_logits(model, rows, 2, mask_id())
