@@ -68,12 +68,15 @@ def make_workloads(checkpoint: Checkpoint, batches: Sequence[int], temperatures:
     tokenizer = checkpoint.processor.tokenizer
     by_length = sorted(crops, key=lambda crop: len(tokenizer(crop.reference)["input_ids"]))
     half = by_length[: POOL // 2]
-    short = half[:: len(half) // (GROUP - LONG_ROWS)][: GROUP - LONG_ROWS]
     chosen: dict[str, list[list[Crop]]] = {}
     for size in batches:
         calls = min(MOST_CALLS, max(1, ROWS_A_ROUND // size))
         chosen[MIXED.format(size)] = [crops[call * size : (call + 1) * size] for call in range(calls)]
-    chosen[TAIL] = [short + by_length[-LONG_ROWS:]]
+    tails = ROWS_A_ROUND // GROUP
+    chosen[TAIL] = [
+        half[call::tails][: GROUP - LONG_ROWS] + by_length[POOL - LONG_ROWS * (call + 1) : POOL - LONG_ROWS * call]
+        for call in range(tails)
+    ]
     chosen[GROUP_NAME] = [[crop] * GROUP for crop in crops[: len(TASKS)]]
     calls_of = {
         name: [(checkpoint.inputs(batch), [crop.task for crop in batch]) for batch in calls]

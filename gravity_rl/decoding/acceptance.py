@@ -33,7 +33,8 @@ class Acceptance:
         self._tested: list[float] = []
         self._accepted: list[float] = []
         self._hazards: list[float] = []  # as far as asked for since the last count
-        self._expected: list[float] = [0.0]  # committed drafts by window, likewise
+        self._expected: list[float] = [0.0]  # accepted and committed drafts by window, likewise
+        self._committed: list[float] = [0.0]
         self._ends, self._tokens = PRIOR_ENDS
 
     def hazard(self, position: int) -> float:
@@ -41,31 +42,39 @@ class Acceptance:
         self._extend(position)
         return self._hazards[position - 1]
 
-    def expected_drafts(self, block_size: int) -> float:
-        """Committed drafts of a row in a round with this window: sum over k <= B of h(1) … h(k) (1 - e)^k, where e is
-        the share of tokens that end a response."""
+    def accepted_drafts(self, block_size: int) -> float:
+        """Accepted drafts of a row in a round with this window, if its response goes on: sum over k <= B of
+        h(1) … h(k)."""
         self._extend(block_size)
         return self._expected[block_size]
 
+    def committed_drafts(self, block_size: int) -> float:
+        """The same if it may end: sum over k <= B of h(1) … h(k) (1 - e)^k, where e is the share of tokens that end a
+        response."""
+        self._extend(block_size)
+        return self._committed[block_size]
+
     def _extend(self, block_size: int) -> None:
-        hazards, expected = self._hazards, self._expected
+        hazards, expected, committed = self._hazards, self._expected, self._committed
         if len(hazards) >= block_size:
             return
         hazard, weight = (hazards[-1], NEIGHBOUR_WEIGHT) if hazards else (PRIOR_HAZARD, PRIOR_WEIGHT)
-        survival = expected[-1] - expected[-2] if hazards else 1.0
+        accepted = expected[-1] - expected[-2] if hazards else 1.0
+        goes_on = 1.0 - self._ends / self._tokens
         for position in range(len(hazards), block_size):
             if position < len(self._tested):
                 hazard = (self._accepted[position] + weight * hazard) / (self._tested[position] + weight)
-            survival *= hazard * (1.0 - self._ends / self._tokens)
+            accepted *= hazard
             hazards.append(hazard)
-            expected.append(expected[-1] + survival)
+            expected.append(expected[-1] + accepted)
+            committed.append(committed[-1] + accepted * goes_on ** (position + 1))
             weight = NEIGHBOUR_WEIGHT
 
     def observe_ends(self, ends: int, tokens: int) -> None:
         """Count the responses that ended in a round, and its tokens."""
         keep = 0.5 ** (1 / HALF_LIFE_ENDS)
         self._ends, self._tokens = keep * self._ends + ends, keep * self._tokens + tokens
-        self._hazards, self._expected = [], [0.0]
+        self._hazards, self._expected, self._committed = [], [0.0], [0.0]
 
     def observe(self, block_size: int, accepted: Sequence[int], ended: Sequence[bool] = ()) -> None:
         """Count a round of ``len(accepted)`` rows."""
@@ -95,4 +104,4 @@ class Acceptance:
         """
         self._tested = [count * factor for count in self._tested]
         self._accepted = [count * factor for count in self._accepted]
-        self._hazards, self._expected = [], [0.0]
+        self._hazards, self._expected, self._committed = [], [0.0], [0.0]

@@ -83,9 +83,17 @@ class CostModel:
         return self._acceptance.setdefault(live_rows.bit_length(), Acceptance())
 
     def tokens_per_second(self, block_size: int, live_rows: int) -> float:
-        """Predicted, of all rows together. Before anything was measured only the ratios mean something."""
-        tokens = 2.0 + self.acceptance(live_rows).expected_drafts(block_size) if block_size else 1.0
-        return live_rows * tokens / self.seconds(block_size, live_rows)
+        """Predicted, of all rows together. Before anything was measured only the ratios mean something.
+
+        The end of a response cuts the tokens of its last round. That shortens what its row pays for, but not the rounds
+        of the others: what a round takes whatever the rows is paid by tokens that no end cuts.
+        """
+        seconds, shared = self.seconds(block_size, live_rows), self._line_fit.shared(block_size, live_rows)
+        if not block_size:
+            return live_rows / seconds
+        acceptance = self.acceptance(live_rows)
+        uncut, cut = 2.0 + acceptance.accepted_drafts(block_size), 2.0 + acceptance.committed_drafts(block_size)
+        return live_rows / (seconds * (shared / uncut + (1.0 - shared) / cut))
 
     def seconds(self, block_size: int, live_rows: int) -> float:
         """Predicted time of a round."""
@@ -153,7 +161,7 @@ class CostModel:
             self._ar_seconds += self._predict(0, live_rows)
             acceptance.fade()
             return
-        surprising = sum(accepted) / live_rows > acceptance.expected_drafts(block_size) + SURPRISE
+        surprising = sum(accepted) / live_rows > acceptance.committed_drafts(block_size) + SURPRISE
         if not surprising:
             self._ar_rounds, self._ar_seconds = 0, 0.0
         acceptance.observe(block_size, accepted, ended)
@@ -182,6 +190,10 @@ class _LineFit:
     def seconds(self, block_size: int, live_rows: int) -> float:
         forward = self._base + self._slope * live_rows * (block_size + 1)
         return 2 * forward if block_size else forward
+
+    def shared(self, block_size: int, live_rows: int) -> float:
+        """The share of a round that does not depend on its rows."""
+        return self._base / (self._base + self._slope * live_rows * (block_size + 1))
 
     def add(self, block_size: int, live_rows: int, seconds: float) -> None:
         tokens = live_rows * (block_size + 1)

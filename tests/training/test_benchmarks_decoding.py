@@ -33,7 +33,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
 def decoding(module: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The CPU benchmark with fewer crops."""
     crops = module("decoding_crops")
-    monkeypatch.setattr(crops, "POOL", 48)
+    monkeypatch.setattr(crops, "POOL", 96)
     monkeypatch.setattr(crops, "MOST_CALLS", 3)
     return module("decoding")
 
@@ -63,7 +63,7 @@ def test_cpu_benchmark_compares_all_contenders(
         contenders = workload["contenders"]
         assert list(contenders) == (["TRL transformers path"] if workload["temperature"] else []) + ours
         assert workload["same_ids"] and workload["best_fixed"] in ours[:-1]
-        assert workload["rows"] == {mixed: 3, tail: 28, group: 3 * 28}[workload["workload"]]
+        assert workload["rows"] == {mixed: 3, tail: 56, group: 3 * 28}[workload["workload"]]
         assert len({str(contenders[name]["tokens"]) for name in ours}) == 1
         assert contenders["AR"]["tpf"] == 1 and contenders["AR"]["faster_than_ar"] == 1
         assert contenders[workload["best_fixed"]]["faster_than_best"] == 1
@@ -172,11 +172,15 @@ def test_ratios_are_medians_that_a_stall_does_not_move(
 def test_tail_has_few_long_responses(decoding: ModuleType, drafter_checkpoint: Path) -> None:
     checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 6)
     checkpoint.inputs = lambda crops: crops  # type: ignore[method-assign]
-    tail, group = (workload.calls[0][0] for workload in decoding.make_workloads(checkpoint, [56], [1.0])[1:])
+    tails, groups = (
+        [crops for crops, _ in load.calls] for load in decoding.make_workloads(checkpoint, [56], [1.0])[1:]
+    )
     tokenizer = checkpoint.processor.tokenizer
-    lengths = sorted(len(tokenizer(crop.reference)["input_ids"]) for crop in tail)
-    assert len(tail) == 28 and lengths[-4] > 2 * lengths[-5]
-    assert len(group) == 28 and len(set(map(id, group))) == 1
+    for tail in tails:
+        lengths = sorted(len(tokenizer(crop.reference)["input_ids"]) for crop in tail)
+        assert len(tail) == 28 and lengths[-4] > 2 * lengths[-5]
+    assert len({id(crop) for tail in tails for crop in tail}) == 56
+    assert [len(set(map(id, group))) for group in groups] == [1, 1, 1] and len(groups[0]) == 28
 
 
 def test_gpu_benchmark_runs_at_a_tiny_size(module: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -233,6 +233,28 @@ def test_modes_random_state_and_gradients_are_left_alone() -> None:
     assert torch.equal(before, torch.random.get_rng_state())
     assert model.model.rope_deltas is rope_deltas
     assert not decoded.logprobs[0].requires_grad
+
+
+@pytest.mark.parametrize("method", ["ar", "self_spec"])
+def test_decoding_and_learning_take_turns(method: str) -> None:
+    """What decoding returns, and the model behind it, take part in gradients like any other tensors."""
+    model, _ = varied_policy()
+    inputs = make_inputs([0])
+    for _ in range(2):
+        decoded = run([0], method, max_new_tokens=4)
+        ids, logprobs = decoded.sequences[0], decoded.logprobs[0]
+        assert not ids.is_inference() and not logprobs.is_inference()
+        ids_1T = torch.cat([inputs["input_ids"], ids[None]], 1)
+        types_1T = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(ids[None])], 1)
+        images = {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
+        logits_1TV = model(input_ids=ids_1T, mm_token_type_ids=types_1T, **images).logits
+        learned_1T = logits_1TV[:, -len(ids) - 1 : -1].log_softmax(-1).gather(2, ids[None, :, None])[..., 0]
+        assert torch.allclose(learned_1T[0], logprobs, atol=1e-5)
+        try:
+            (learned_1T * (learned_1T - logprobs).exp()).sum().backward()
+            assert any(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+        finally:
+            model.zero_grad(set_to_none=True)
     assert not decoded.logprobs[0].is_inference()  # a trainer computes gradients of ratios to them
 
 

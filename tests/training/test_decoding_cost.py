@@ -41,10 +41,11 @@ def test_positions_beyond_the_windows_seen_continue_the_last_one() -> None:
     for _ in range(50):
         acceptance.observe(2, [2] * 8)
     assert acceptance.hazard(20) == acceptance.hazard(2) > 0.98
-    expected = [acceptance.expected_drafts(window) for window in (0, 1, 2, 16)]
-    first, second = (acceptance.hazard(position) * (1 - 1 / 128) for position in (1, 2))  # 1 in 128 tokens is the last
-    assert expected == sorted(expected) and expected[:2] == [0, pytest.approx(first)]
-    assert acceptance.expected_drafts(2) == pytest.approx(first * (1 + second))
+    for drafts, goes_on in ((acceptance.accepted_drafts, 1), (acceptance.committed_drafts, 1 - 1 / 128)):
+        expected = [drafts(window) for window in (0, 1, 2, 16)]
+        first, second = (acceptance.hazard(position) * goes_on for position in (1, 2))  # 1 in 128 tokens is the last
+        assert expected == sorted(expected) and expected[:2] == [0, pytest.approx(first)]
+        assert expected[2] == pytest.approx(first * (1 + second))
 
 
 def test_the_last_rows_of_a_batch_say_nothing_about_all_of_them() -> None:
@@ -64,7 +65,7 @@ def test_ends_of_responses_are_no_rejections_but_shorten_what_a_window_is_worth(
             acceptance.observe_ends(sum(ended), 20)
             acceptance.observe(8, [3, 8], ended)
     assert short.hazard(4) > 0.97 and long.hazard(4) < 0.6
-    assert short.expected_drafts(8) < sum(short.hazard(1) ** k for k in range(1, 9)) * 0.9
+    assert short.committed_drafts(8) < short.accepted_drafts(8) * 0.9
 
 
 def test_acceptance_fades_while_plain_ar_runs_but_is_not_forgotten() -> None:
@@ -75,6 +76,23 @@ def test_acceptance_fades_while_plain_ar_runs_but_is_not_forgotten() -> None:
     for _ in range(3000):
         cost_model.observe(0, 1, 0.1, [])
     assert 4 * known < cost_model.acceptance(1).hazard(1) < 0.12
+
+
+def test_ends_count_for_what_a_row_takes_and_not_for_what_a_round_takes() -> None:
+    """Where a round takes as long whatever its rows, what ends some of them early makes no window slower."""
+    speeds: dict[tuple[str, float], list[float]] = {}
+    for name, per_token in (("shared", 0.0), ("by rows", 1e-3)):
+        for share in (0.0, 0.5):
+            cost_model = CostModel()
+            for _ in range(100):
+                for window in (2, 8):
+                    ended = [True] * int(28 * share) + [False] * (28 - int(28 * share))
+                    seconds = 0.02 + per_token * 28 * (window + 1)
+                    cost_model.observe(window, 28, seconds, [window] * 28, ended)
+            speeds[name, share] = [cost_model.tokens_per_second(window, 28) for window in (2, 8)]
+    gain = {key: large / small for key, (small, large) in speeds.items()}
+    assert gain["shared", 0.5] == pytest.approx(gain["shared", 0.0], rel=0.01)
+    assert gain["by rows", 0.5] < 0.95 * gain["by rows", 0.0]
 
 
 # ---- times
