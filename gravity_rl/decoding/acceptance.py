@@ -54,6 +54,11 @@ class Acceptance:
         self._extend(block_size)
         return self._committed[block_size]
 
+    def committed_tokens(self, block_size: int) -> float:
+        """Tokens of a row in a drafted round, if its response may end: the first one, and if that is not the last of
+        the response, drafts and the verifier's token behind them: 1 + (1 - e) (1 + committed drafts)."""
+        return 1.0 + (1.0 - self._ends / self._tokens) * (1.0 + self.committed_drafts(block_size))
+
     def _extend(self, block_size: int) -> None:
         hazards, expected, committed = self._hazards, self._expected, self._committed
         if len(hazards) >= block_size:

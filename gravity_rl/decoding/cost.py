@@ -92,7 +92,7 @@ class CostModel:
         if not block_size:
             return live_rows / seconds
         acceptance = self.acceptance(live_rows)
-        uncut, cut = 2.0 + acceptance.accepted_drafts(block_size), 2.0 + acceptance.committed_drafts(block_size)
+        uncut, cut = 2.0 + acceptance.accepted_drafts(block_size), acceptance.committed_tokens(block_size)
         return live_rows / (seconds * (shared / uncut + (1.0 - shared) / cut))
 
     def seconds(self, block_size: int, live_rows: int) -> float:

@@ -68,6 +68,22 @@ def test_ends_of_responses_are_no_rejections_but_shorten_what_a_window_is_worth(
     assert short.committed_drafts(8) < short.accepted_drafts(8) * 0.9
 
 
+def test_tokens_of_a_round_are_those_before_the_end_of_a_response() -> None:
+    """Against a simulation in which every token ends its response with probability e."""
+    rng, hazard, end, window = random.Random(0), 0.8, 0.08, 8
+    acceptance, drafts, tokens, rounds = Acceptance(), 0, 0, 20_000
+    for _ in range(rounds):
+        agreed = next((k for k in range(window) if rng.random() >= hazard), window)
+        until_end = next((k for k in range(1, agreed + 3) if rng.random() < end), agreed + 3)
+        count = min(agreed + 2, until_end)
+        committed = min(agreed, count - 1)
+        acceptance.observe(window, [committed], [until_end <= agreed + 2])
+        acceptance.observe_ends(until_end <= agreed + 2, count)
+        drafts, tokens = drafts + committed, tokens + count
+    assert acceptance.committed_drafts(window) == pytest.approx(drafts / rounds, rel=0.1)
+    assert acceptance.committed_tokens(window) == pytest.approx(tokens / rounds, rel=0.05)
+
+
 def test_acceptance_fades_while_plain_ar_runs_but_is_not_forgotten() -> None:
     cost_model = CostModel()
     for _ in range(300):
