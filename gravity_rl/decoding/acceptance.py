@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 #: Acceptance of an unknown drafter, worth this many tested drafts: high enough to try drafting, soon overruled.
@@ -16,6 +17,8 @@ HALF_LIFE_ROW_ROUNDS, HALF_LIFE_ROUNDS = 128, 8
 #: While plain AR runs, old acceptance fades to the weight of this many row-rounds, so that few probes can revise it.
 STALE_WEIGHT = 16.0
 STALE_DECAY = 0.5 ** (1 / 128)
+#: Batches of more rows have a longest response as these do.
+MOST_ROWS = 4096
 #: Half-life in rounds of the share of ends.
 HALF_LIFE_ENDS = 256
 
@@ -27,14 +30,18 @@ class Acceptance:
     ended there; never about more. Positions with few counts lean on the one before, the first on ``PRIOR_HAZARD``.
     Drafts behind the end of a response are worth nothing, so windows are judged with the share of tokens that end one.
     That share is counted over all rounds: those that draft are often the last ones of a batch.
+
+    Args:
+        rows: of a batch, for ``tokens_of_longest``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 1) -> None:
+        self._harmonic = sum(1 / k for k in range(1, min(rows, MOST_ROWS) + 1))
         self._tested: list[float] = []
         self._accepted: list[float] = []
         self._hazards: list[float] = []  # as far as asked for since the last count
-        self._expected: list[float] = [0.0]  # accepted and committed drafts by window, likewise
-        self._committed: list[float] = [0.0]
+        self._committed: list[float] = [0.0]  # drafts by window, likewise
+        self._of_longest: list[float] = [0.0]
         self._ends, self._tokens = PRIOR_ENDS
 
     def hazard(self, position: int) -> float:
@@ -42,44 +49,56 @@ class Acceptance:
         self._extend(position)
         return self._hazards[position - 1]
 
-    def accepted_drafts(self, block_size: int) -> float:
-        """Accepted drafts of a row in a round with this window, if its response goes on: sum over k <= B of
-        h(1) … h(k)."""
-        self._extend(block_size)
-        return self._expected[block_size]
-
     def committed_drafts(self, block_size: int) -> float:
-        """The same if it may end: sum over k <= B of h(1) … h(k) (1 - e)^k, where e is the share of tokens that end a
-        response."""
+        """Committed drafts of a row in a round with this window: sum over k <= B of h(1) … h(k) (1 - e)^k, where e is
+        the share of tokens that end a response."""
         self._extend(block_size)
         return self._committed[block_size]
 
     def committed_tokens(self, block_size: int) -> float:
-        """Tokens of a row in a drafted round, if its response may end: the first one, and if that is not the last of
-        the response, drafts and the verifier's token behind them: 1 + (1 - e) (1 + committed drafts)."""
-        return 1.0 + (1.0 - self._ends / self._tokens) * (1.0 + self.committed_drafts(block_size))
+        """Tokens of a row in a drafted round: the first one, and if that is not the last of the response, drafts and
+        the verifier's token behind them: 1 + (1 - e) (1 + committed drafts)."""
+        return 1.0 + (1.0 - self._ends_share) * (1.0 + self.committed_drafts(block_size))
+
+    def tokens_of_longest(self, block_size: int) -> float:
+        """The same for the longest response of a batch, whose end cuts as much, but of more rounds."""
+        self._extend(block_size)
+        return 1.0 + (1.0 - self._ends_share_of_longest) * (1.0 + self._of_longest[block_size])
+
+    @property
+    def _ends_share(self) -> float:
+        return self._ends / self._tokens
+
+    @property
+    def _ends_share_of_longest(self) -> float:
+        """By the expected maximum of geometric lengths, about 1/2 - H(rows) / log(1 - e), where their mean is 1/e."""
+        share = self._ends_share
+        longest = 0.5 - self._harmonic / math.log(max(1.0 - share, 1e-9))
+        return 1.0 / max(longest, 1.0 / share)
 
     def _extend(self, block_size: int) -> None:
-        hazards, expected, committed = self._hazards, self._expected, self._committed
+        hazards, committed, of_longest = self._hazards, self._committed, self._of_longest
         if len(hazards) >= block_size:
             return
         hazard, weight = (hazards[-1], NEIGHBOUR_WEIGHT) if hazards else (PRIOR_HAZARD, PRIOR_WEIGHT)
-        accepted = expected[-1] - expected[-2] if hazards else 1.0
-        goes_on = 1.0 - self._ends / self._tokens
+        goes_on, longest_goes_on = 1.0 - self._ends_share, 1.0 - self._ends_share_of_longest
+        survival = committed[-1] - committed[-2] if hazards else 1.0
+        of_longest_survival = of_longest[-1] - of_longest[-2] if hazards else 1.0
         for position in range(len(hazards), block_size):
             if position < len(self._tested):
                 hazard = (self._accepted[position] + weight * hazard) / (self._tested[position] + weight)
-            accepted *= hazard
+            survival *= hazard * goes_on
+            of_longest_survival *= hazard * longest_goes_on
             hazards.append(hazard)
-            expected.append(expected[-1] + accepted)
-            committed.append(committed[-1] + accepted * goes_on ** (position + 1))
+            committed.append(committed[-1] + survival)
+            of_longest.append(of_longest[-1] + of_longest_survival)
             weight = NEIGHBOUR_WEIGHT
 
     def observe_ends(self, ends: int, tokens: int) -> None:
         """Count the responses that ended in a round, and its tokens."""
         keep = 0.5 ** (1 / HALF_LIFE_ENDS)
         self._ends, self._tokens = keep * self._ends + ends, keep * self._tokens + tokens
-        self._hazards, self._expected, self._committed = [], [0.0], [0.0]
+        self._hazards, self._committed, self._of_longest = [], [0.0], [0.0]
 
     def observe(self, block_size: int, accepted: Sequence[int], ended: Sequence[bool] = ()) -> None:
         """Count a round of ``len(accepted)`` rows."""
@@ -109,4 +128,4 @@ class Acceptance:
         """
         self._tested = [count * factor for count in self._tested]
         self._accepted = [count * factor for count in self._accepted]
-        self._hazards, self._expected, self._committed = [], [0.0], [0.0]
+        self._hazards, self._committed, self._of_longest = [], [0.0], [0.0]

@@ -64,8 +64,9 @@ def to_attention_mask(model: GlmOcrForConditionalGeneration, seen_N1QK: Tensor) 
     config = model.config.text_config
     if config._attn_implementation == _GROUPED:
         seen_N1QK = seen_N1QK.repeat(1, 1, config.num_attention_heads // config.num_key_value_heads, 1)
-    zeros_N1QK = torch.zeros(seen_N1QK.shape, dtype=model.dtype, device=seen_N1QK.device)
-    return zeros_N1QK.masked_fill_(~seen_N1QK, torch.finfo(model.dtype).min)
+    dtype = model.get_input_embeddings().weight.dtype  # of the text tower; the vision tower may have another one
+    zeros_N1QK = torch.zeros(seen_N1QK.shape, dtype=dtype, device=seen_N1QK.device)
+    return zeros_N1QK.masked_fill_(~seen_N1QK, torch.finfo(dtype).min)
 
 
 def _attention(
@@ -93,9 +94,9 @@ def _attention(
     """
     rows, heads, width, size = query.shape
     packed = query.reshape(rows, key.shape[1], -1, size)  # (N, J, G·Q, D): the heads of a group are neighbours
-    query_type = value.dtype  # autocast leaves queries and keys in fp32, where sdpa casts
+    dtype = value.dtype  # autocast leaves queries and keys in fp32, where sdpa casts
     output = nn.functional.scaled_dot_product_attention(
-        packed.to(query_type), key.to(query_type), value, attn_mask=attention_mask, scale=scaling
+        packed.to(dtype), key.to(dtype), value, attn_mask=attention_mask.to(dtype), scale=scaling
     )
     return output.reshape(rows, heads, width, size).transpose(1, 2), None
 

@@ -80,20 +80,23 @@ class CostModel:
         return self._acceptance_of(live_rows)
 
     def _acceptance_of(self, live_rows: int) -> Acceptance:
-        return self._acceptance.setdefault(live_rows.bit_length(), Acceptance())
+        doubling = live_rows.bit_length()
+        if doubling not in self._acceptance:
+            self._acceptance[doubling] = Acceptance(rows=1 << (doubling - 1))
+        return self._acceptance[doubling]
 
     def tokens_per_second(self, block_size: int, live_rows: int) -> float:
         """Predicted, of all rows together. Before anything was measured only the ratios mean something.
 
-        The end of a response cuts the tokens of its last round. That shortens what its row pays for, but not the rounds
-        of the others: what a round takes whatever the rows is paid by tokens that no end cuts.
+        What a round takes whatever its rows is taken until the longest response has ended, so it is divided by the
+        tokens of that; what its rows add, by the tokens of all.
         """
         seconds, shared = self.seconds(block_size, live_rows), self._line_fit.shared(block_size, live_rows)
         if not block_size:
             return live_rows / seconds
         acceptance = self.acceptance(live_rows)
-        uncut, cut = 2.0 + acceptance.accepted_drafts(block_size), acceptance.committed_tokens(block_size)
-        return live_rows / (seconds * (shared / uncut + (1.0 - shared) / cut))
+        longest, all_rows = acceptance.tokens_of_longest(block_size), acceptance.committed_tokens(block_size)
+        return live_rows / (seconds * (shared / longest + (1.0 - shared) / all_rows))
 
     def seconds(self, block_size: int, live_rows: int) -> float:
         """Predicted time of a round."""
@@ -155,7 +158,9 @@ class CostModel:
 
     def _learn_tokens(self, block_size: int, live_rows: int, accepted: Sequence[int], ended: Sequence[bool]) -> None:
         acceptance = self._acceptance_of(live_rows)
-        acceptance.observe_ends(sum(ended), sum(accepted) + live_rows * (2 if block_size else 1))
+        ends = sum(ended)
+        # The end is mostly the first token of a round or a draft, and the verifier's token is not committed then.
+        acceptance.observe_ends(ends, sum(accepted) + (2 * live_rows - ends if block_size else live_rows))
         if block_size == 0:
             self._ar_rounds += 1
             self._ar_seconds += self._predict(0, live_rows)

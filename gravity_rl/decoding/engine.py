@@ -18,6 +18,7 @@ from typing import Literal, SupportsIndex
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import GlmOcrForConditionalGeneration
 
 from gravity_rl.decoding.ar import ar_step
@@ -84,7 +85,7 @@ def generate(
     Nothing else is read from the model's generation configuration. Train mode is restored afterwards.
 
     Args:
-        model: the policy, unwrapped; with sdpa or eager attention in the text tower.
+        model: the policy, unwrapped and not sharded; with sdpa or eager attention in the text tower.
         inputs: what the processor returns for R left-padded prompts: ``input_ids``, ``attention_mask`` and
             ``mm_token_type_ids``, (R, P) each; ``pixel_values`` and ``image_grid_thw`` if there are images. Rows with
             equal prompts share one prefill.
@@ -114,6 +115,8 @@ def generate(
     """
     if not isinstance(model, GlmOcrForConditionalGeneration):
         raise TypeError(f"model: decoding takes a GlmOcrForConditionalGeneration, not {type(model).__name__}")
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise ValueError("model: its weights are sharded (FSDP or tensor parallel), decoding takes a whole model")
     check_attention(model)
     _check_arguments(method, block_size, max_new_tokens, max_live_rows)
     eos_token_ids = _whole_numbers("eos_token_ids", eos_token_ids)
@@ -260,8 +263,7 @@ def _check_ids(vocab_size: int, eos: Sequence[int], banned: Sequence[int], mask_
 def _eval_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards every module is in the mode it was in, which may differ between modules."""
     training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
+    model.eval()
     try:
         yield
     finally:

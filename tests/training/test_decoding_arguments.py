@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from decoding_helpers import eos_id, make_inputs, plain_ids, run, varied_policy
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from gravity_rl.decoding import generate
 from gravity_rl.decoding.attention import grouped_attention
@@ -266,3 +269,24 @@ def test_eos_counts_towards_the_limit() -> None:
         assert len(decoded.sequences[0]) == expected
         assert (decoded.sequences[0][-1] == free[place]) == (limit > place)
     assert eos_id() not in free[:place]
+
+
+@pytest.mark.parametrize(("vision", "text"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "float32")])
+def test_towers_of_different_types(vision: str, text: str) -> None:
+    model = deepcopy(varied_policy()[0])
+    model.model.visual.to(getattr(torch, vision))
+    model.model.language_model.to(getattr(torch, text))
+    model.lm_head.to(getattr(torch, text))
+    lengths = [len(ids) for ids in run([0, 1], "self_spec", model=model, max_new_tokens=4).sequences]
+    assert all(1 <= length <= 4 for length in lengths)
+
+
+def test_sharded_models_are_refused() -> None:
+    model = deepcopy(varied_policy()[0])
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match="model: its weights are sharded"):
+            run([0], "ar", model=model, max_new_tokens=2)
+    finally:
+        torch.distributed.destroy_process_group()
