@@ -83,7 +83,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         if not self.model_name_or_path:
-            raise ConfigError("model_name_or_path is not set: name the checkpoint to train")
+            raise ConfigError("model_name_or_path is not set: name a checkpoint")
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ConfigError(f"dtype: {self.dtype!r} is unknown; choose float32, bfloat16, float16 or auto")
 
