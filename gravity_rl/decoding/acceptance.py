@@ -19,6 +19,8 @@ STALE_WEIGHT = 16.0
 STALE_DECAY = 0.5 ** (1 / 128)
 #: Batches of more rows have a longest response as these do.
 MOST_ROWS = 4096
+#: Of tokens that end a response, or do not: counts decay to nothing where all do or none does.
+LEAST_SHARE = 1e-9
 #: Half-life in rounds of the share of ends.
 HALF_LIFE_ENDS = 256
 
@@ -67,13 +69,13 @@ class Acceptance:
 
     @property
     def _ends_share(self) -> float:
-        return self._ends / self._tokens
+        return min(max(self._ends / self._tokens, LEAST_SHARE), 1.0 - LEAST_SHARE)
 
     @property
     def _ends_share_of_longest(self) -> float:
         """By the expected maximum of geometric lengths, about 1/2 - H(rows) / log(1 - e), where their mean is 1/e."""
         share = self._ends_share
-        longest = 0.5 - self._harmonic / math.log(max(1.0 - share, 1e-9))
+        longest = 0.5 - self._harmonic / math.log1p(-share)
         return 1.0 / max(longest, 1.0 / share)
 
     def _extend(self, block_size: int) -> None:

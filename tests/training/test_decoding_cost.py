@@ -123,6 +123,18 @@ def test_rounds_of_a_batch_go_on_until_the_longest_response_has_ended(rows: int)
     assert predicted[2] / predicted[8] == pytest.approx(measured[2] / measured[8], rel=0.06)
 
 
+@pytest.mark.parametrize("ends", [0, 28])
+def test_responses_that_never_end_or_always_do(ends: int) -> None:
+    """Also after so many rounds that other counts have decayed to zero."""
+    acceptance = Acceptance(28)
+    for _ in range(300_000):
+        acceptance.observe_ends(ends, 28)
+    drafts = acceptance.committed_drafts(4)
+    assert drafts == pytest.approx(0 if ends else sum(0.8**k for k in range(1, 5)), abs=1e-6)
+    for tokens in (acceptance.committed_tokens(4), acceptance.tokens_of_longest(4)):
+        assert tokens == pytest.approx(1 if ends else 2 + drafts, abs=1e-6)
+
+
 def test_responses_of_one_token_are_not_drafted() -> None:
     for rows in (1, 8):
         cost_model = CostModel()
