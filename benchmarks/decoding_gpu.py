@@ -218,6 +218,7 @@ def measure_graph(bench: Bench, rows: int, window: int, keys: int) -> dict[str, 
     live = Rows.empty(RaggedCache(rows, keys + 2 * window + 2, bench.device, key_step=64), rows)
     live.cache.lengths_L.fill_(keys)
     live.cache.longest = keys
+    live.cache.reserve(window + 2)
     ids_NW = torch.ones(rows, window + 1, dtype=torch.long, device=bench.device)
 
     def forwards() -> Tensor:

@@ -67,7 +67,21 @@ class RaggedCache(Cache):
         self.values_LHCD: list[Tensor] = []
         self._visibility = visibility
         self._slots_NQ = torch.zeros(num_slots, 0, dtype=torch.long, device=device)
-        self._visible = 0
+        self._visible = self._reserved = 0
+
+    def reserve(self, width: int) -> None:
+        """Make room for the forwards of a round, which write up to ``width`` places behind what a row holds.
+
+        How many places they see is settled here as well, before the round: all rounds with the same number of rows,
+        window and visible places are then the same work for a device that captures one of them.
+        """
+        end = self.longest + width
+        if end > self.max_capacity:
+            raise RuntimeError(f"the cache has {self.max_capacity} places a row, and a round ends at {end}")
+        self._reserved = width
+        self._visible = min(self.max_capacity, -(-end // self.key_step) * self.key_step)
+        if self._visible > self.capacity:
+            self._grow(self._visible)
 
     def open_window(self, rows: int, start: int, width: int) -> Tensor:
         """Say where the next forward, of slots 0 … N - 1, writes: token j goes to place ``lengths_L + start + j``.
@@ -75,12 +89,8 @@ class RaggedCache(Cache):
         Returns:
             (N, Q) places, with N = ``rows`` and Q = ``width``.
         """
-        end = self.longest + start + width
-        if end > self.max_capacity:
-            raise RuntimeError(f"the cache has {self.max_capacity} places a row, and a window ends at {end}")
-        self._visible = min(self.max_capacity, -(-end // self.key_step) * self.key_step)
-        if self._visible > self.capacity:
-            self._grow(self._visible)
+        if start + width > self._reserved:
+            raise RuntimeError(f"{self._reserved} places are reserved for a round, and a window ends at {start + width}")
         offsets_Q = torch.arange(start, start + width, device=self.lengths_L.device)
         self._slots_NQ = self.lengths_L[:rows, None] + offsets_Q
         return self._slots_NQ

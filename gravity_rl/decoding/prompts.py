@@ -130,6 +130,7 @@ class Prompts:
 
         cache = RaggedCache(len(rows), padded, device, visibility=visibility)
         cache.prefix_L.copy_(lengths_D)
+        cache.reserve(padded)
         slots_DP = cache.open_window(len(rows), 0, padded)
         model(
             input_ids=ids_DP,

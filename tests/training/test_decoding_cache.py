@@ -137,6 +137,7 @@ def test_cached_states_are_those_of_a_causal_forward(monkeypatch: pytest.MonkeyP
 def test_windows_write_behind_each_row_and_stay_out_of_sight() -> None:
     cache = RaggedCache(3, max_capacity=6, device=torch.device("cpu"))
     cache.lengths_L, cache.longest = torch.tensor([3, 1, 0]), 3
+    cache.reserve(3)
     slots = cache.open_window(2, 1, 2)
     assert slots.tolist() == [[4, 5], [2, 3]]
     states = torch.arange(1.0, 5.0).reshape(2, 1, 2, 1)
@@ -147,6 +148,7 @@ def test_windows_write_behind_each_row_and_stay_out_of_sight() -> None:
         [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
         [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0]],
     ]
+    cache.reserve(1)
     cache.open_window(2, 0, 1)
     keys, _ = cache.update(9 * states[:, :, :1], states[:, :, :1], 0)
     assert keys[:, 0, :, 0].tolist() == [[0, 0, 0, 9], [0, 27, 3, 4]]
@@ -155,6 +157,7 @@ def test_windows_write_behind_each_row_and_stay_out_of_sight() -> None:
 
 def test_rows_move_with_their_states_and_may_start_several_times_from_one() -> None:
     source = RaggedCache(2, max_capacity=3, device=torch.device("cpu"))
+    source.reserve(3)
     source.open_window(2, 0, 3)
     source.update(torch.arange(6.0).reshape(2, 1, 3, 1), -torch.arange(6.0).reshape(2, 1, 3, 1), 0)
     source.lengths_L, source.prefix_L, source.longest = torch.tensor([2, 3]), torch.tensor([3, 4]), 3
@@ -173,6 +176,7 @@ def test_states_survive_growth() -> None:
     cache = RaggedCache(1, max_capacity=2000, device=torch.device("cpu"), key_step=16)
     total, sizes = 0, set()
     while total < 1990:
+        cache.reserve(10)
         cache.open_window(1, 0, 10)
         cache.update(torch.arange(total, total + 10.0).view(1, 1, 10, 1), torch.ones(1, 1, 10, 1), 0)
         total += 10
@@ -190,17 +194,23 @@ def test_visible_places_are_rounded_up_but_not_beyond_the_limit() -> None:
     widths = []
     for longest in (0, 12, 13, 40, 44):
         cache.lengths_L, cache.longest = torch.tensor([longest, 0]), longest
+        cache.reserve(4)
         slots = cache.open_window(2, 0, 4)
         widths.append(cache.seen_until(slots).shape[-1])
     assert widths == [16, 16, 32, 48, 48]
     cache.longest = 46
+    cache.reserve(4)
     assert cache.seen_until(cache.open_window(2, 0, 4)).shape[-1] == 50
 
 
 def test_overfull_cache_is_a_bug() -> None:
     cache = RaggedCache(1, max_capacity=4, device=torch.device("cpu"))
-    with pytest.raises(RuntimeError, match="4 places"):
-        cache.open_window(1, 0, 5)
+    with pytest.raises(RuntimeError, match="4 places a row"):
+        cache.reserve(5)
+    cache.reserve(4)
+    cache.open_window(1, 2, 2)
+    with pytest.raises(RuntimeError, match="4 places are reserved"):
+        cache.open_window(1, 2, 3)
 
 
 def test_capacity_is_just_enough() -> None:
@@ -219,6 +229,7 @@ def test_draft_masks() -> None:
         cache = RaggedCache(2, 400, model.device)
         cache.write_rows(torch.arange(2), prefix.cache, torch.arange(2))
         cache.longest = prefix.cache.longest
+        cache.reserve(3)
         rows = Rows.empty(cache, idle_index=2)
         handle = model.model.language_model.register_forward_pre_hook(
             lambda module, args, kwargs: seen.append(kwargs["attention_mask"] == 0), with_kwargs=True

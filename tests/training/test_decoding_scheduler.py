@@ -234,6 +234,7 @@ def test_a_round_on_the_device_asks_for_nothing(monkeypatch: pytest.MonkeyPatch,
             fake = mode.from_tensor
             cache = RaggedCache(self._cache.num_slots, self._cache.max_capacity, torch.device("cpu"))
             cache.longest, cache.capacity = self._cache.longest, self._cache.capacity
+            cache.reserve(block_size + 2)
             cache.lengths_L, cache.prefix_L = fake(self._cache.lengths_L), fake(self._cache.prefix_L)
             cache.keys_LHCD, cache.values_LHCD = (
                 [fake(states) for states in layers] for layers in (self._cache.keys_LHCD, self._cache.values_LHCD)

@@ -5,6 +5,7 @@ CPU rounds have exactly the live rows. Here the rounding of devices is used on t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,12 +23,17 @@ KEY_STEP = 16
 
 
 @pytest.fixture
-def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
-    """Rounds as a device has them; the (rows, tokens, keys) of each forward."""
+def device_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds as a device has them."""
     device = torch.device("cuda")  # only its name is looked at
     original = round_up_rows
     monkeypatch.setattr(scheduler, "round_up_rows", lambda live, slots, _: original(live, slots, device))
     monkeypatch.setattr(engine, "RaggedCache", lambda *args, key_step: RaggedCache(*args, key_step=KEY_STEP))
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch: pytest.MonkeyPatch, device_rounds: None) -> list[tuple[int, int, int]]:
+    """The same, with the (rows, tokens, keys) of each forward."""
     shapes: list[tuple[int, int, int]] = []
     seen_until = RaggedCache.seen_until
 
@@ -124,6 +130,35 @@ def test_a_round_works_in_place(monkeypatch: pytest.MonkeyPatch, as_on_a_device:
     run([0, 1, 2, 3, 4, 5, 0, 1], "self_spec", row_ids=range(8), max_live_rows=4, eos_token_ids=ENDS)
     assert len(places) > 1
     assert all(len(addresses) == 1 for addresses in places.values())
+
+
+def test_a_compiler_captures_a_round_whole_and_once_for_its_shape(
+    monkeypatch: pytest.MonkeyPatch, device_rounds: None
+) -> None:
+    """Without a break, which a question to a tensor would be, and not again while rows, window and keys recur."""
+    graphs: list[torch.fx.GraphModule] = []
+    shapes: list[tuple[int, int, int]] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    capture = partial(torch.compile, fullgraph=True, dynamic=False, backend=backend)
+    step, commit = capture(engine._step), capture(scheduler.commit)
+
+    def noting(model: Any, sampler: Any, mask: Any, rows: Rows, noise_LKV: Tensor, block_size: int) -> Any:
+        keys = -(-(rows.cache.longest + (block_size + 2 if block_size else 1)) // KEY_STEP)
+        shapes.append((len(rows), block_size, keys))
+        return step(model, sampler, mask, rows, noise_LKV, block_size)
+
+    expected = run([0, 1, 2], "ar")
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 64)
+    monkeypatch.setattr(engine, "_step", noting)
+    use_windows(monkeypatch, lambda at, live: (4, 4, 0)[at % 3], largest=4)
+    monkeypatch.setattr(scheduler, "commit", commit)
+    assert ids(run([0, 1, 2], "self_spec")) == ids(expected)
+    assert len(set(shapes)) < len(shapes) / 2
+    assert len(graphs) == len(set(shapes)) + len({(rows, block_size) for rows, block_size, _ in shapes})
 
 
 def test_what_idle_slots_hold_changes_nothing(

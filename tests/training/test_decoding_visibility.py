@@ -101,6 +101,7 @@ def test_what_a_policy_is_told() -> None:
         rows = Rows.empty(cache, idle_index=2)
         told.clear()
         window = torch.full((2, 3), mask_id())
+        cache.reserve(4)
         draft_forward(model, rows, window)
         causal_forward(model, rows, window, start=1)
     lengths = cache.lengths_L.tolist()
@@ -112,7 +113,7 @@ def test_what_a_policy_is_told() -> None:
         assert verify[1][row].flatten().tolist() == [length + 1, length + 2, length + 3]
         assert verify[2][row].flatten().tolist() == verify[1][row].flatten().tolist()
         assert draft[3][row].item() == verify[3][row].item() == length + 1
-    assert draft[0].tolist() == list(range(max(lengths) + 3))
+    assert draft[0].tolist() == verify[0].tolist() == list(range(max(lengths) + 4))
 
 
 def test_the_slow_reference_knows_the_full_mask() -> None:
