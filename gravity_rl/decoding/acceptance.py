@@ -41,10 +41,8 @@ class Acceptance:
         self._harmonic = sum(1 / k for k in range(1, min(rows, MOST_ROWS) + 1))
         self._tested: list[float] = []
         self._accepted: list[float] = []
-        self._hazards: list[float] = []  # as far as asked for since the last count
-        self._committed: list[float] = [0.0]  # drafts by window, likewise
-        self._of_longest: list[float] = [0.0]
         self._ends, self._tokens = PRIOR_ENDS
+        self._forget_expectations()
 
     def hazard(self, position: int) -> float:
         """h(position), from 1 on."""
@@ -60,33 +58,39 @@ class Acceptance:
     def committed_tokens(self, block_size: int) -> float:
         """Tokens of a row in a drafted round: the first one, and if that is not the last of the response, drafts and
         the verifier's token behind them: 1 + (1 - e) (1 + committed drafts)."""
-        return 1.0 + (1.0 - self._ends_share) * (1.0 + self.committed_drafts(block_size))
+        self._extend(block_size)
+        return 1.0 + self._goes_on * (1.0 + self._committed[block_size])
 
     def tokens_of_longest(self, block_size: int) -> float:
         """The same for the longest response of a batch, whose end cuts as much, but of more rounds."""
         self._extend(block_size)
-        return 1.0 + (1.0 - self._ends_share_of_longest) * (1.0 + self._of_longest[block_size])
+        return 1.0 + self._longest_goes_on * (1.0 + self._of_longest[block_size])
 
-    @property
-    def _ends_share(self) -> float:
-        return min(max(self._ends / self._tokens, LEAST_SHARE), 1.0 - LEAST_SHARE)
+    def _forget_expectations(self) -> None:
+        """What follows from the counts is computed when it is asked for, as far as it is asked for."""
+        self._hazards: list[float] = []
+        self._committed, self._of_longest = [0.0], [0.0]  # drafts by window
+        self._goes_on = self._longest_goes_on = 0.0  # shares of tokens that end no response
 
-    @property
-    def _ends_share_of_longest(self) -> float:
-        """By the expected maximum of geometric lengths, about 1/2 - H(rows) / log(1 - e), where their mean is 1/e."""
-        share = self._ends_share
-        longest = 0.5 - self._harmonic / math.log1p(-share)
-        return 1.0 / max(longest, 1.0 / share)
+    def _set_shares(self) -> None:
+        """The longest response has the expected maximum of geometric lengths, about 1/2 - H(rows) / log(1 - e), where
+        their mean is 1/e."""
+        ends = min(max(self._ends / self._tokens, LEAST_SHARE), 1.0 - LEAST_SHARE)
+        longest = 0.5 - self._harmonic / math.log1p(-ends)
+        self._goes_on, self._longest_goes_on = 1.0 - ends, 1.0 - 1.0 / max(longest, 1.0 / ends)
 
     def _extend(self, block_size: int) -> None:
         hazards, committed, of_longest = self._hazards, self._committed, self._of_longest
-        if len(hazards) >= block_size:
+        known = len(hazards)
+        if known >= block_size:
             return
-        hazard, weight = (hazards[-1], NEIGHBOUR_WEIGHT) if hazards else (PRIOR_HAZARD, PRIOR_WEIGHT)
-        goes_on, longest_goes_on = 1.0 - self._ends_share, 1.0 - self._ends_share_of_longest
-        survival = committed[-1] - committed[-2] if hazards else 1.0
-        of_longest_survival = of_longest[-1] - of_longest[-2] if hazards else 1.0
-        for position in range(len(hazards), block_size):
+        if not known:
+            self._set_shares()
+        hazard, weight = (hazards[-1], NEIGHBOUR_WEIGHT) if known else (PRIOR_HAZARD, PRIOR_WEIGHT)
+        goes_on, longest_goes_on = self._goes_on, self._longest_goes_on
+        survival = committed[-1] - committed[-2] if known else 1.0
+        of_longest_survival = of_longest[-1] - of_longest[-2] if known else 1.0
+        for position in range(known, block_size):
             if position < len(self._tested):
                 hazard = (self._accepted[position] + weight * hazard) / (self._tested[position] + weight)
             survival *= hazard * goes_on
@@ -100,7 +104,7 @@ class Acceptance:
         """Count the responses that ended in a round, and its tokens."""
         keep = 0.5 ** (1 / HALF_LIFE_ENDS)
         self._ends, self._tokens = keep * self._ends + ends, keep * self._tokens + tokens
-        self._hazards, self._committed, self._of_longest = [], [0.0], [0.0]
+        self._forget_expectations()
 
     def observe(self, block_size: int, accepted: Sequence[int], ended: Sequence[bool] = ()) -> None:
         """Count a round of ``len(accepted)`` rows."""
@@ -130,4 +134,4 @@ class Acceptance:
         """
         self._tested = [count * factor for count in self._tested]
         self._accepted = [count * factor for count in self._accepted]
-        self._hazards, self._committed, self._of_longest = [], [0.0], [0.0]
+        self._forget_expectations()

@@ -90,7 +90,8 @@ class RaggedCache(Cache):
             (N, Q) places, with N = ``rows`` and Q = ``width``.
         """
         if start + width > self._reserved:
-            raise RuntimeError(f"{self._reserved} places are reserved for a round, and a window ends at {start + width}")
+            end = start + width
+            raise RuntimeError(f"{self._reserved} places are reserved for a round, and a window ends at place {end}")
         offsets_Q = torch.arange(start, start + width, device=self.lengths_L.device)
         self._slots_NQ = self.lengths_L[:rows, None] + offsets_Q
         return self._slots_NQ

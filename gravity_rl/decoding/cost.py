@@ -85,18 +85,24 @@ class CostModel:
             self._acceptance[doubling] = Acceptance(rows=1 << (doubling - 1))
         return self._acceptance[doubling]
 
-    def tokens_per_second(self, block_size: int, live_rows: int) -> float:
-        """Predicted, of all rows together. Before anything was measured only the ratios mean something.
+    def tokens_per_second(self, windows: Sequence[int], live_rows: int) -> dict[int, float]:
+        """Predicted by window, of all rows together. Before anything was measured only the ratios mean something.
 
         What a round takes whatever its rows is taken until the longest response has ended, so it is divided by the
         tokens of that; what its rows add, by the tokens of all.
         """
-        seconds, shared = self.seconds(block_size, live_rows), self._line_fit.shared(block_size, live_rows)
-        if not block_size:
-            return live_rows / seconds
-        acceptance = self.acceptance(live_rows)
-        longest, all_rows = acceptance.tokens_of_longest(block_size), acceptance.committed_tokens(block_size)
-        return live_rows / (seconds * (shared / longest + (1.0 - shared) / all_rows))
+        self._learn()
+        acceptance = self._acceptance_of(live_rows)
+        acceptance.committed_tokens(max(windows))  # all windows at once
+        speeds = {}
+        for block_size in windows:
+            seconds_a_token = self._predict(block_size, live_rows)
+            if block_size:
+                shared = self._line_fit.shared(block_size, live_rows)
+                longest, all_rows = acceptance.tokens_of_longest(block_size), acceptance.committed_tokens(block_size)
+                seconds_a_token *= shared / longest + (1.0 - shared) / all_rows
+            speeds[block_size] = live_rows / seconds_a_token
+        return speeds
 
     def seconds(self, block_size: int, live_rows: int) -> float:
         """Predicted time of a round."""
@@ -166,8 +172,7 @@ class CostModel:
             self._ar_seconds += self._predict(0, live_rows)
             acceptance.fade()
             return
-        surprising = sum(accepted) / live_rows > acceptance.committed_drafts(block_size) + SURPRISE
-        if not surprising:
+        if self._ar_rounds and sum(accepted) / live_rows <= acceptance.committed_drafts(block_size) + SURPRISE:
             self._ar_rounds, self._ar_seconds = 0, 0.0
         acceptance.observe(block_size, accepted, ended)
 

@@ -133,7 +133,7 @@ class AutoWindow:
         if self._standing and self._standing_rows[0] <= live_rows <= self._standing_rows[1]:
             self._standing -= 1
             return self._log.add(live_rows, self._favourite, "fastest", self._speeds)
-        speeds = {block_size: self._cost.tokens_per_second(block_size, live_rows) for block_size in self._ladder}
+        speeds = self._cost.tokens_per_second(self._ladder, live_rows)
         fastest = max(speeds, key=speeds.__getitem__)
         if not self._cost.timed_rounds:
             return self._log.add(live_rows, fastest, "start", {})
