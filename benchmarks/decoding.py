@@ -2,9 +2,9 @@
 
     python benchmarks/decoding.py [--rounds 5] [--threads 1] [--batches 1 4 28 56] [--temperatures 1 0] [--json FILE]
 
-Crops are rendered, three tasks in turn, and read by a shipped checkpoint: batches of mixed crops, 28 short responses
-of which four are much longer, and a group of 28 completions of one prompt. In each round every contender reads the
-same crops; a round at temperature 1 has noise of its own. They take turns after a few tokens, see
+Crops are rendered, three tasks in turn, and read by a shipped checkpoint: batches of mixed crops, 28 responses of
+which four are much longer, and a group of 28 completions of one prompt. In each round every contender reads the same
+crops, with the same noise; each round has crops and noise of its own. They take turns after a few tokens, see
 ``decoding_contenders.py``, so that a machine whose speed changes by a tenth from second to second decides hundredths.
 All contenders but TRL's path have to write the same tokens, which is checked. TRL's path is what its GRPO trainer
 does: the prompt with its pixels once a completion, and a sampler of its own, so that its tokens and their number are
@@ -44,10 +44,13 @@ def measure(checkpoint: Checkpoint, workload: Workload, rounds: int) -> dict[str
     """All contenders on a workload; the first round warms up and is not counted."""
     contenders = Contenders(checkpoint, sampled=workload.temperature > 0)
     results: dict[str, list[Measured]] = {name: [] for name in contenders.by_name}
+    tasks: list[str] = []
     for round_ in range(rounds + 1):
         measured = {name: Measured() for name in results}
-        for number, (inputs, _) in enumerate(workload.calls):
+        calls = workload.calls(checkpoint, round_)
+        for number, (inputs, _) in enumerate(calls):
             contenders.read(inputs, workload.temperature, 1000 * round_ + number, measured)
+        tasks += [task for _, of_call in calls for task in of_call] if round_ else []
         for name, result in measured.items():
             results[name].append(result)
     same_ids = all(
@@ -56,15 +59,14 @@ def measure(checkpoint: Checkpoint, workload: Workload, rounds: int) -> dict[str
         if name != TRL
         for result, plain in zip(counted, results[AR], strict=True)
     )
-    tasks = [task for _, tasks in workload.calls for task in tasks]
     timed = {name: counted[1:] for name, counted in results.items()}
-    fixed = {name: statistics.median(map(decode_seconds, timed[name])) for name in timed if name not in (TRL, AUTO)}
+    speeds = {name: ratio(timed[AR], timed[name], decode_seconds)[0] for name in timed if name not in (TRL, AUTO)}
     lengths = [len(ids) for result in timed[AR] for ids in result.ids]
-    best = min(fixed, key=fixed.__getitem__)
+    best = max(speeds, key=speeds.__getitem__)
     return {
         "workload": workload.name,
         "temperature": workload.temperature,
-        "rows": len(tasks),
+        "rows": len(tasks) // rounds,
         "mean_length": statistics.mean(lengths),
         "longest": max(lengths),
         "same_ids": same_ids,
@@ -102,7 +104,7 @@ def summarise(counted: list[Measured], timed: dict[str, list[Measured]], best: s
                 "accepted_per_round": stats.accepted_per_round if stats.drafted else None,
                 "acceptance": stats.acceptance if stats.tested else None,
             }
-            for task, stats in sum_by_task(tasks * len(counted), rows).items()
+            for task, stats in sum_by_task(tasks, rows).items()
         },
     }
     return values
@@ -184,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     checkpoint = Checkpoint(arguments.model_name_or_path, arguments.max_new_tokens)
     loads = [os.getloadavg()]
     results = []
-    for workload in make_workloads(checkpoint, arguments.batches, arguments.temperatures):
+    for workload in make_workloads(arguments.batches, arguments.temperatures):
         results.append(measure(checkpoint, workload, arguments.rounds))
         print_table(results[-1])
     loads.append(os.getloadavg())

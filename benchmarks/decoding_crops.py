@@ -1,12 +1,14 @@
 """Crops for ``decoding.py``: batches of mixed tasks, 28 responses of which some are much longer, and a group of 28.
 
-They are rendered from the held-out split with the knobs that the shipped checkpoint was trained with.
+They are rendered from the held-out split with the knobs that the shipped checkpoint was trained with. Every round has
+crops of its own: with the same ones, whether a window ends a batch a round earlier would be the same luck each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
@@ -18,19 +20,10 @@ from gravity_rl.model import load_ocr_processor, resolve_checkpoint
 from gravity_rl.synth.crops import TASKS, Crop, crop_seed, sample_crop
 from gravity_rl.synth.knobs import PRESETS
 
-POOL = 120  # crops to choose from
+POOL = 120  # crops that a round chooses from
 MOST_CALLS, ROWS_A_ROUND = 9, 56  # small batches are several calls a round
 GROUP, LONG_ROWS = 28, 4
 MIXED, TAIL, GROUP_NAME = "mixed crops, batch {}", "28 mixed with a long tail", "groups of 28, one prompt each"
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Calls that a contender makes in a round, each with the tasks of its rows."""
-
-    name: str
-    temperature: float
-    calls: list[tuple[dict[str, Tensor], list[str]]]
 
 
 class Checkpoint:
@@ -60,31 +53,47 @@ class Checkpoint:
         )
 
 
-def make_workloads(checkpoint: Checkpoint, batches: Sequence[int], temperatures: Sequence[float]) -> list[Workload]:
-    crops = [
-        sample_crop(TASKS[index % len(TASKS)], "heldout", crop_seed(0, "heldout", index), PRESETS["tiny"])
-        for index in range(POOL)
-    ]
-    tokenizer = checkpoint.processor.tokenizer
-    by_length = sorted(crops, key=lambda crop: len(tokenizer(crop.reference)["input_ids"]))
-    half = by_length[: POOL // 2]
-    chosen: dict[str, list[list[Crop]]] = {}
-    for size in batches:
-        calls = min(MOST_CALLS, max(1, ROWS_A_ROUND // size))
-        chosen[MIXED.format(size)] = [crops[call * size : (call + 1) * size] for call in range(calls)]
-    tails = ROWS_A_ROUND // GROUP
-    chosen[TAIL] = [
-        half[call::tails][: GROUP - LONG_ROWS] + by_length[POOL - LONG_ROWS * (call + 1) : POOL - LONG_ROWS * call]
-        for call in range(tails)
-    ]
-    chosen[GROUP_NAME] = [[crop] * GROUP for crop in crops[: len(TASKS)]]
-    calls_of = {
-        name: [(checkpoint.inputs(batch), [crop.task for crop in batch]) for batch in calls]
-        for name, calls in chosen.items()
-    }
+@dataclass(frozen=True)
+class Workload:
+    """What contenders read: mixed crops in batches of ``rows``, or one of the others."""
+
+    name: str
+    temperature: float
+    rows: int
+
+    def calls(self, checkpoint: Checkpoint, round_: int) -> list[tuple[dict[str, Tensor], list[str]]]:
+        """Calls of a round, each with the tasks of its rows."""
+        batches = self.batches(checkpoint, _crops(round_, POOL))
+        return [(checkpoint.inputs(batch), [crop.task for crop in batch]) for batch in batches]
+
+    def batches(self, checkpoint: Checkpoint, crops: Sequence[Crop]) -> list[list[Crop]]:
+        """Crops of each call of a round, from its pool."""
+        if self.name == GROUP_NAME:
+            return [[crop] * GROUP for crop in crops[: len(TASKS)]]
+        if self.name != TAIL:
+            calls = min(MOST_CALLS, max(1, ROWS_A_ROUND // self.rows))
+            return [list(crops[call * self.rows : (call + 1) * self.rows]) for call in range(calls)]
+        tokenizer, tails = checkpoint.processor.tokenizer, ROWS_A_ROUND // GROUP
+        by_length = sorted(crops, key=lambda crop: len(tokenizer(crop.reference)["input_ids"]))
+        half, longest = by_length[: len(crops) // 2], by_length[-LONG_ROWS * tails :]
+        short = [half[call::tails][: GROUP - LONG_ROWS] for call in range(tails)]
+        return [rows + longest[LONG_ROWS * call : LONG_ROWS * (call + 1)] for call, rows in enumerate(short)]
+
+
+def make_workloads(batches: Sequence[int], temperatures: Sequence[float]) -> list[Workload]:
+    kinds = [(MIXED.format(rows), rows) for rows in batches] + [(TAIL, GROUP), (GROUP_NAME, GROUP)]
     return [
-        Workload(name, temperature, calls)
+        Workload(name, temperature, rows)
         for temperature in temperatures
-        for name, calls in calls_of.items()
+        for name, rows in kinds
         if temperature or name != GROUP_NAME  # which would be the same completion 28 times
+    ]
+
+
+@cache
+def _crops(round_: int, count: int) -> list[Crop]:
+    """The pool of a round, tasks in turn."""
+    return [
+        sample_crop(TASKS[index % len(TASKS)], "heldout", crop_seed(0, "heldout", index), PRESETS["tiny"])
+        for index in range(round_ * count, (round_ + 1) * count)
     ]

@@ -90,7 +90,7 @@ def test_cpu_benchmark_says_when_ids_differ(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 4)
-    workload = decoding.make_workloads(checkpoint, [1], [0.0])[0]
+    workload = decoding.make_workloads([1], [0.0])[0]
     contenders = module("decoding_contenders")
     real = contenders.generate
 
@@ -109,7 +109,7 @@ def test_trl_path_at_next_to_no_temperature_writes_the_greedy_tokens(
     module: Any, decoding: ModuleType, drafter_checkpoint: Path
 ) -> None:
     checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 6)
-    inputs, _ = decoding.make_workloads(checkpoint, [3], [1.0])[0].calls[0]
+    inputs, _ = decoding.make_workloads([3], [1.0])[0].calls(checkpoint, 0)[0]
     contenders, pauses = module("decoding_contenders"), []
     trl = contenders.trl_path(checkpoint, checkpoint.model, inputs, 1e-6, 0, lambda: pauses.append(1))
     greedy = contenders.our_path(checkpoint, {"method": "ar"}, checkpoint.model, inputs, 0.0, 0, lambda: None)
@@ -172,8 +172,8 @@ def test_ratios_are_medians_that_a_stall_does_not_move(
 def test_tail_has_few_long_responses(decoding: ModuleType, drafter_checkpoint: Path) -> None:
     checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 6)
     checkpoint.inputs = lambda crops: crops  # type: ignore[method-assign]
-    tails, groups = (
-        [crops for crops, _ in load.calls] for load in decoding.make_workloads(checkpoint, [56], [1.0])[1:]
+    mixed, tails, groups = (
+        [crops for crops, _ in load.calls(checkpoint, 1)] for load in decoding.make_workloads([56], [1.0])
     )
     tokenizer = checkpoint.processor.tokenizer
     for tail in tails:
@@ -181,6 +181,9 @@ def test_tail_has_few_long_responses(decoding: ModuleType, drafter_checkpoint: P
         assert len(tail) == 28 and lengths[-4] > 2 * lengths[-5]
     assert len({id(crop) for tail in tails for crop in tail}) == 56
     assert [len(set(map(id, group))) for group in groups] == [1, 1, 1] and len(groups[0]) == 28
+    others = [crops for crops, _ in decoding.make_workloads([56], [1.0])[0].calls(checkpoint, 2)]
+    seen = [{crop.image.tobytes() for crop in batches[0]} for batches in (mixed, others)]
+    assert list(map(len, seen)) == [56, 56] and not seen[0] & seen[1]  # rounds have crops of their own
 
 
 def test_gpu_benchmark_runs_at_a_tiny_size(module: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
