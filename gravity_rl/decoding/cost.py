@@ -1,7 +1,8 @@
 """What a round of decoding costs and yields: times by window and live rows, and the acceptance of drafts.
 
 Both are measured while decoding and follow what they see; ``window.py`` chooses by them. A single round says little
-about its time, so a line through all of them comes first and what deviates from it second. Stalls of the machine only
+about its time, so a line through all of them comes first and what deviates from it second. How fast the machine is
+changes for some rounds or calls, by more than windows differ, so a round is compared with those before it. Stalls only
 ever add time, so slow outliers hardly count.
 """
 
@@ -29,10 +30,16 @@ HALF_LIFE_IDLE = 512
 WARM_UP_ROUNDS = 24
 #: A single round beyond this factor is a stall of the machine, or warm-up.
 MAX_DEVIATION = 1.5
+#: Of the last rounds, the latest has this weight.
+NEWEST = 0.5
+#: At most this share of a slow spell is expected to last; half-life in rounds of what is known about that.
+MOST_LASTING, HALF_LIFE_LASTING = 0.95, 128
+#: Doubt that slow spells last: squared logarithms of times.
+PRIOR_SQUARES = 0.05
 MIN_SECONDS, MAX_SECONDS = 1e-6, 1e6
 #: Rounds that are kept at most before they are learned from.
 MOST_UNLEARNED = 64
-#: Measurements of a window from which on it needs no trial.
+#: Measurements of a window at about so many live rows from which on it needs no trial.
 SETTLED = 2.0
 
 #: A probe needs this many AR rounds since drafting, and takes at most this share of their time.
@@ -63,6 +70,7 @@ class CostModel:
         self._line_fit = _LineFit()
         self._by_window: dict[int, _Deviation] = {}
         self._by_rows: dict[tuple[int, int], _Deviation] = {}  # by window and doubling of live rows
+        self._machine = _Machine()
         self._ar_rounds, self._ar_seconds = 0, 0.0  # since the last drafted round
 
     @property
@@ -118,11 +126,11 @@ class CostModel:
         deviation = window.mean(self._learned)
         return line * math.exp(deviation if here is None else here.mean(self._learned, deviation))
 
-    def settled(self, block_size: int) -> bool:
-        """Whether this window was measured not too long ago, with whatever number of rows."""
+    def settled(self, block_size: int, live_rows: int) -> bool:
+        """Whether this window was measured with about so many live rows, not too long ago."""
         self._learn()
-        window = self._by_window.get(block_size)
-        return window is not None and window.weight(self._learned) >= SETTLED
+        here = self._by_rows.get((block_size, live_rows.bit_length()))
+        return here is not None and here.weight(self._learned) >= SETTLED
 
     def probe_due(self, block_size: int, live_rows: int) -> bool:
         """Whether AR has run for so long that one drafted round costs next to nothing."""
@@ -181,10 +189,35 @@ class CostModel:
         if self._timed == WARM_UP_ROUNDS:
             self._by_window.clear()
             self._by_rows.clear()
+        surprise = math.log(seconds / self._predict(block_size, live_rows))
+        seconds /= math.exp(self._machine.slowness())
+        if self._timed > WARM_UP_ROUNDS:  # before, predictions are to blame
+            self._machine.observe(surprise)
         self._line_fit.add(block_size, live_rows, seconds)
         deviation = math.log(seconds / self._line_fit.seconds(block_size, live_rows))
         self._by_window.setdefault(block_size, _Deviation()).add(deviation, self._learned)
         self._by_rows.setdefault((block_size, live_rows.bit_length()), _Deviation()).add(deviation, self._learned)
+
+
+class _Machine:
+    """How much slower the machine is for the moment: what the last rounds took beyond their predictions (logarithms),
+    in the share in which such values have lasted until the next round."""
+
+    def __init__(self) -> None:
+        self._last = 0.0  # mean of the last rounds
+        self._squares, self._products = PRIOR_SQUARES, 0.0
+
+    def slowness(self) -> float:
+        share = self._products / self._squares
+        return min(max(share, 0.0), MOST_LASTING) * self._last
+
+    def observe(self, surprise: float) -> None:
+        limit = math.log(MAX_DEVIATION)
+        surprise = min(max(surprise, -limit), limit)
+        keep = 0.5 ** (1 / HALF_LIFE_LASTING)
+        self._squares = keep * self._squares + self._last * self._last
+        self._products = keep * self._products + surprise * self._last
+        self._last += NEWEST * (surprise - self._last)
 
 
 class _LineFit:

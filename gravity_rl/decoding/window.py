@@ -9,8 +9,8 @@ every round; what is fastest depends on the machine, the live rows and the draft
     block_size = policy.choose(live_rows)               # then run the round and
     policy.observe(block_size, live_rows, seconds, accepted)
 
-Exploring is nearly free: a window that was not measured for long is tried where its prediction comes near the best, at
-most every sixth round.
+Exploring is nearly free: a window that was not measured for long at about so many rows is tried where its prediction
+comes near the best, at most every eighth round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gravity_rl.decoding.cost import CostModel
 Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
 
 #: A trial needs a prediction within this share of the best one, and the last trial this many rounds ago.
-REACH, TRIAL_GAP = 0.12, 6
+REACH, TRIAL_GAP = 0.12, 8
 #: The window stays unless another one is faster by this share.
 HYSTERESIS = 0.03
 #: Without a plain AR step for so many rounds one is tried, whatever is predicted: it says most about AR, and is short.
@@ -142,7 +142,7 @@ class AutoWindow:
         self._favourite = fastest
         if fastest == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
             return self._log.add(live_rows, self._ladder[1], "probe", speeds)
-        trial = None if self._warming_up else self._trial(speeds, fastest)
+        trial = None if self._warming_up else self._trial(speeds, fastest, live_rows)
         if trial is not None:
             self._cost.last_trial = self._cost.rounds
             return self._log.add(live_rows, trial, "trial", speeds)
@@ -152,8 +152,8 @@ class AutoWindow:
         self._speeds = speeds
         return self._log.add(live_rows, fastest, "fastest", speeds)
 
-    def _trial(self, speeds: dict[int, float], fastest: int) -> int | None:
-        if self._cost.rounds - self._cost.last_trial < TRIAL_GAP or not self._cost.settled(fastest):
+    def _trial(self, speeds: dict[int, float], fastest: int, live_rows: int) -> int | None:
+        if self._cost.rounds - self._cost.last_trial < TRIAL_GAP or not self._cost.settled(fastest, live_rows):
             return None
         limit = speeds[fastest] * (1 - REACH)
         untried = [
@@ -161,7 +161,7 @@ class AutoWindow:
             for block_size, speed in speeds.items()
             if (speed >= limit or (block_size == 0 and self._cost.rounds - self._cost.last_ar >= AR_GAP))
             and block_size != fastest
-            and not self._cost.settled(block_size)
+            and not self._cost.settled(block_size, live_rows)
         ]
         return max(untried, key=speeds.__getitem__, default=None)
 

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from gravity_rl.decoding import cost
 from gravity_rl.decoding.acceptance import Acceptance
 from gravity_rl.decoding.cost import CostModel
 
@@ -175,6 +176,29 @@ def test_a_forward_is_never_predicted_to_cost_only_its_tokens() -> None:
         cost_model.observe(2, 4, 0.001, [0] * 4)
         cost_model.observe(8, 4, 0.009, [0] * 4)
     assert cost_model.seconds(0, 4) > 0.35 * cost_model.seconds(1, 4)
+
+
+def test_a_machine_that_changes_its_speed_makes_no_window_look_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds with window 2, of which few rows live in the end, while everything takes a third less."""
+
+    def ratio_afterwards() -> float:
+        cost_model = CostModel()
+
+        def call(windows: tuple[int, ...], factor: float) -> None:
+            for at, rows in enumerate((28, 26, 23, 19, 14, 10, 6, 3, 2, 1)):
+                window = windows[at % len(windows)]
+                cost_model.observe(window, rows, factor * 2e-3 * (4 + 0.04 * rows * (window + 1)), [window] * rows)
+
+        for _ in range(6):
+            call((2, 4, 8), 1.0)
+        for _ in range(3):
+            call((2,), 0.67)
+        return cost_model.seconds(4, 26) / cost_model.seconds(2, 26)
+
+    true = (4 + 0.04 * 26 * 5) / (4 + 0.04 * 26 * 3)
+    assert ratio_afterwards() == pytest.approx(true, rel=0.1)
+    monkeypatch.setattr(cost, "MOST_LASTING", 0.0)
+    assert ratio_afterwards() > 1.2 * true
 
 
 # ---- arguments
