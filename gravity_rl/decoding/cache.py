@@ -67,6 +67,9 @@ class RaggedCache(Cache):
         self.values_LHCD: list[Tensor] = []
         self._visibility = visibility
         self._slots_NQ = torch.zeros(num_slots, 0, dtype=torch.long, device=device)
+        #: (N·H·Q,) where the open window is written if the states of a layer are seen as lines of a head's size; all
+        #: layers share it
+        self._lines: Tensor | None = None
         self._visible = self._reserved = 0
 
     def reserve(self, width: int) -> None:
@@ -93,7 +96,7 @@ class RaggedCache(Cache):
             end = start + width
             raise RuntimeError(f"{self._reserved} places are reserved for a round, and a window ends at place {end}")
         offsets_Q = torch.arange(start, start + width, device=self.lengths_L.device)
-        self._slots_NQ = self.lengths_L[:rows, None] + offsets_Q
+        self._slots_NQ, self._lines = self.lengths_L[:rows, None] + offsets_Q, None
         return self._slots_NQ
 
     def seen_until(self, last_seen_NQ: Tensor) -> Tensor:
@@ -108,13 +111,15 @@ class RaggedCache(Cache):
         """Write (N, H, Q, D) states into the open window; the states of all visible places, (N, H, K, D)."""
         if layer_idx == len(self.keys_LHCD):
             self._add_layer(value_states)  # their type: autocast leaves keys in fp32, and attention casts them anyway
-        rows = len(key_states)
-        index_NHQD = self._slots_NQ[:, None, :, None].expand_as(key_states)
+        rows, heads, _, size = key_states.shape
+        if self._lines is None:
+            first_NH1 = torch.arange(rows * heads, device=key_states.device).view(rows, heads, 1) * self.capacity
+            self._lines = (first_NH1 + self._slots_NQ[:, None]).flatten()
         visible = []
         for states_LHCD, new_NHQD in ((self.keys_LHCD, key_states), (self.values_LHCD, value_states)):
-            states_NHCD = states_LHCD[layer_idx][:rows]
-            states_NHCD.scatter_(2, index_NHQD, new_NHQD.to(states_NHCD.dtype))
-            visible.append(states_NHCD[:, :, : self._visible])
+            states = states_LHCD[layer_idx]
+            states.view(-1, size).index_copy_(0, self._lines, new_NHQD.reshape(-1, size).to(states.dtype))
+            visible.append(states[:rows, :, : self._visible])
         return visible[0], visible[1]
 
     def _add_layer(self, states_NHQD: Tensor) -> None:

@@ -205,10 +205,10 @@ class _Machine:
 
     def __init__(self) -> None:
         self._last = 0.0  # mean of the last rounds
-        self._squares, self._products = PRIOR_SQUARES, 0.0
+        self._squares = self._products = 0.0
 
     def slowness(self) -> float:
-        share = self._products / self._squares
+        share = self._products / (self._squares + PRIOR_SQUARES)
         return min(max(share, 0.0), MOST_LASTING) * self._last
 
     def observe(self, surprise: float) -> None:

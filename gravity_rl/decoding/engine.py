@@ -263,7 +263,8 @@ def _check_ids(vocab_size: int, eos: Sequence[int], banned: Sequence[int], mask_
 def _eval_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards every module is in the mode it was in, which may differ between modules."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    if training:
+        model.eval()
     try:
         yield
     finally:
