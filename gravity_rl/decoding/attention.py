@@ -26,7 +26,7 @@ from transformers.models.glm_ocr.modeling_glm_ocr import GlmOcrRMSNorm, GlmOcrTe
 #: Attention implementations that decoding works with: their masks may be arbitrary.
 ATTENTIONS = ("sdpa", "eager")
 _GROUPED = "gravity_grouped"
-_SHORT = 64  # queries of a row for which matrix products of the batch are faster on a CPU than its sdpa kernel
+_SHORT = 64  # queries of a row for which matrix products of a batch in fp32 are faster on a CPU than its sdpa kernel
 _switching = threading.Lock()
 
 
@@ -101,7 +101,7 @@ def _text_attention(
 
 def _turn(heads_NQHD: Tensor, turns_NQ1P: Tensor) -> Tensor:
     width = 2 * turns_NQ1P.shape[-1]
-    pairs = torch.view_as_complex(heads_NQHD[..., :width].unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(heads_NQHD[..., :width].contiguous().unflatten(-1, (-1, 2)))
     turned = torch.view_as_real(pairs * turns_NQ1P).flatten(-2)
     return turned if width == heads_NQHD.shape[-1] else torch.cat([turned, heads_NQHD[..., width:]], -1)
 
@@ -150,7 +150,7 @@ def _attention(
     dtype = value.dtype  # autocast leaves queries and keys in fp32, where sdpa casts
     packed = query.reshape(rows, key.shape[1], -1, size).to(dtype)  # (N, J, G·Q, D): a group's heads are neighbours
     key, mask = key.to(dtype), attention_mask.to(dtype)
-    if query.device.type == "cpu" and rows > 1 and width <= _SHORT:
+    if query.device.type == "cpu" and dtype == torch.float32 and rows > 1 and width <= _SHORT:
         scores = (packed @ key.mT).mul_(size**-0.5 if scaling is None else scaling).add_(mask)
         output = scores.softmax(-1) @ value
     else:

@@ -63,6 +63,20 @@ def test_same_states_in_bf16(autocast: bool) -> None:
     assert 0 < error < 1.3 * usual
 
 
+@pytest.mark.parametrize("size", [2.0, 40.0])  # scores beyond the range of fp16
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_attention_rounds_as_sdpa_does(dtype: torch.dtype, size: float) -> None:
+    """From which the trainer's log-probabilities come."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(4, heads, 9, 64, generator=generator) for heads in (4, 2, 2))
+    query, key, value = (size * query).to(dtype), (size * key).to(dtype), value.to(dtype)
+    mask = torch.zeros(9, 9, dtype=dtype).masked_fill_(torch.ones(9, 9).triu(1).bool(), torch.finfo(dtype).min)
+    output, _ = attention._attention(nn.Module(), query, key, value, mask.repeat(4, 1, 2, 1))
+    keys, values = (states.repeat_interleave(2, 1) for states in (key, value))
+    expected = nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    assert (output.transpose(1, 2) - expected).abs().max() < 1e-5
+
+
 def test_norms_and_positions_are_equal_to_the_last_bit() -> None:
     generator = torch.Generator().manual_seed(0)
     norm = GlmOcrRMSNorm(48, eps=1e-5)
@@ -75,7 +89,8 @@ def test_norms_and_positions_are_equal_to_the_last_bit() -> None:
         turns = torch.complex(angles.cos()[..., ::2], angles.sin()[..., ::2])[:, :, None]
         expected = apply_rotary_pos_emb(query.transpose(1, 2), key.transpose(1, 2), angles.cos(), angles.sin())
         for heads, turned in zip((query, key), expected, strict=True):
-            torch.testing.assert_close(attention._turn(heads, turns).transpose(1, 2), turned, atol=3e-7, rtol=3e-7)
+            for states in (heads, heads.mT.contiguous().mT, nn.functional.pad(heads, (0, 1))[..., :-1]):  # any layout
+                torch.testing.assert_close(attention._turn(states, turns).transpose(1, 2), turned, atol=3e-7, rtol=3e-7)
 
 
 @pytest.mark.parametrize("fails", [False, True])
