@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -22,7 +23,7 @@ def faster_modules(model: nn.Module) -> Iterator[nn.Module]:
 
 def hidden_states(rows: int, width: int, faster: bool, dtype: torch.dtype, autocast: bool = False) -> Tensor:
     """Of the text tower, for tokens that see two cached ones, themselves and each other."""
-    model = varied_policy()[0].to(dtype)
+    model = copy.deepcopy(varied_policy()[0]).to(dtype)
     tower = model.model.language_model
     generator = torch.Generator().manual_seed(rows * width)
     ids = torch.randint(3, 60, (rows, width + 2), generator=generator)
@@ -30,17 +31,14 @@ def hidden_states(rows: int, width: int, faster: bool, dtype: torch.dtype, autoc
     visible[:, :, 0, 3:] = False
     context = grouped_attention(model) if faster else nullcontext()
     lower = torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
-    try:
-        with torch.no_grad(), lower:
-            cache = DynamicCache()
-            tower(input_ids=ids[:, :2], cache=cache, use_cache=True)
-            with context:
-                mask = attention.to_attention_mask(model, visible)
-                positions = torch.arange(2, width + 2).expand(3, rows, -1)
-                arguments = {"attention_mask": mask, "position_ids": positions, "cache": cache, "use_cache": True}
-                return tower(input_ids=ids[:, 2:], **arguments).last_hidden_state
-    finally:
-        model.float()
+    with torch.no_grad(), lower:
+        cache = DynamicCache()
+        tower(input_ids=ids[:, :2], cache=cache, use_cache=True)
+        with context:
+            mask = attention.to_attention_mask(model, visible)
+            positions = torch.arange(2, width + 2).expand(3, rows, -1)
+            arguments = {"attention_mask": mask, "position_ids": positions, "cache": cache, "use_cache": True}
+            return tower(input_ids=ids[:, 2:], **arguments).last_hidden_state
 
 
 @pytest.mark.parametrize("rows", [1, 3])
