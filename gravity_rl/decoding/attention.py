@@ -48,9 +48,9 @@ def check_attention(model: GlmOcrForConditionalGeneration) -> None:
 
 
 @contextmanager
-def grouped_attention(model: GlmOcrForConditionalGeneration) -> Iterator[None]:
-    """Grouped sdpa, and faster norms and positions, in the text tower in place of sdpa, for as long as the context
-    lasts; see ``check_attention``."""
+def fast_text_tower(model: GlmOcrForConditionalGeneration) -> Iterator[None]:
+    """Grouped attention, faster norms and positions in a text tower with sdpa, for as long as the context lasts; see
+    ``check_attention``."""
     config, faster = model.config.text_config, {}
     with _switching:
         check_attention(model)
@@ -59,18 +59,18 @@ def grouped_attention(model: GlmOcrForConditionalGeneration) -> Iterator[None]:
             config._attn_implementation = _GROUPED
             modules = [module for module in model.model.language_model.modules() if "forward" not in vars(module)]
             faster = {module: _FASTER[type(module)] for module in modules if type(module) in _FASTER}
-    for module, forward in faster.items():
-        module.forward = partial(forward, module)
     try:
+        for module, forward in faster.items():
+            module.forward = partial(forward, module)
         yield
     finally:
         for module in faster:
-            del module.forward
+            vars(module).pop("forward", None)  # not there yet if interrupted above
         config._attn_implementation = before
 
 
 def _rms_norm(module: GlmOcrRMSNorm, hidden_states: Tensor) -> Tensor:
-    """In other types than fp32, torch rounds once where transformers does twice, and as the trainer will."""
+    """Torch's own in fp32. In other types it rounds once where transformers, and so the trainer, rounds twice."""
     if hidden_states.dtype == module.weight.dtype == torch.float32:
         return nn.functional.rms_norm(hidden_states, module.weight.shape, module.weight, module.variance_epsilon)
     return GlmOcrRMSNorm.forward(module, hidden_states)
@@ -86,8 +86,8 @@ def _text_attention(
 ) -> tuple[Tensor, None]:
     """The layer's attention with queries and keys turned by complex numbers, of which each pair of a head is one."""
     projections = (module.q_proj, module.k_proj, module.v_proj)
-    heads = (*hidden_states.shape[:2], -1, module.head_dim)
-    query_NQHD, key_NQJD, value_NQJD = (projection(hidden_states).view(heads) for projection in projections)
+    by_head = (*hidden_states.shape[:2], -1, module.head_dim)
+    query_NQHD, key_NQJD, value_NQJD = (projection(hidden_states).view(by_head) for projection in projections)
     cos, sin = position_embeddings  # (N, Q, 2·P), of each pair twice
     if query_NQHD.dtype == cos.dtype == torch.float32:
         turns_NQ1P = torch.complex(cos[..., ::2], sin[..., ::2])[:, :, None]
@@ -100,6 +100,7 @@ def _text_attention(
 
 
 def _turn(heads_NQHD: Tensor, turns_NQ1P: Tensor) -> Tensor:
+    """(N, Q, H, D) with the first P pairs of each head, as complex numbers, times the turns of their position."""
     width = 2 * turns_NQ1P.shape[-1]
     pairs = torch.view_as_complex(heads_NQHD[..., :width].contiguous().unflatten(-1, (-1, 2)))
     turned = torch.view_as_real(pairs * turns_NQ1P).flatten(-2)

@@ -101,7 +101,6 @@ class CostModel:
         """
         self._learn()
         acceptance = self._acceptance_of(live_rows)
-        acceptance.committed_tokens(max(windows))  # all windows at once
         speeds = {}
         for block_size in windows:
             seconds_a_token = self._predict(block_size, live_rows)

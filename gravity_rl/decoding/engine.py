@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from transformers import GlmOcrForConditionalGeneration
 
 from gravity_rl.decoding.ar import ar_step
-from gravity_rl.decoding.attention import check_attention, grouped_attention
+from gravity_rl.decoding.attention import check_attention, fast_text_tower
 from gravity_rl.decoding.cache import RaggedCache, full_visibility
 from gravity_rl.decoding.cost import CostModel
 from gravity_rl.decoding.loop import Proposal, Responses
@@ -149,7 +149,7 @@ def generate(
     as_tensor = partial(torch.tensor, dtype=torch.long, device=model.device)
     sampler = Sampler(temperature, as_tensor(list(banned_token_ids)), top_p, top_k, min_p)
     # Inference mode: without the bookkeeping of autograd, short forwards take a tenth less.
-    with naming_the_knob(plan), _eval_mode(model), grouped_attention(model), torch.inference_mode():
+    with naming_the_knob(plan), _eval_mode(model), fast_text_tower(model), torch.inference_mode():
         responses = Responses(len(prompts), max_new_tokens, max_block, model.device)
         noise = None
         if temperature > 0:

@@ -110,10 +110,10 @@ class Scheduler:
         began = time.perf_counter()
         rows = self._view
         block_size = self._policy.choose(self._live)
-        most = block_size + 2 if block_size else 1  # tokens of a row in this round
-        self._cache.reserve(most)
+        most_tokens = block_size + 2 if block_size else 1  # of a row in this round
+        self._cache.reserve(most_tokens)
         if self._noise is not None:
-            self._noise.prepare(self._written_L[: len(rows)], rows.row_ids_N, most)
+            self._noise.prepare(self._written_L[: len(rows)], rows.row_ids_N, most_tokens)
         proposal = self._step(rows, None if self._noise is None else self._noise.ring_LKV, block_size)
         done = commit(rows, proposal, self._responses, self._eos_ids, self._max_new_tokens)
         state = torch.stack([done.finished_N, done.broken_N, rows.written_N, rows.lengths_N, done.drafts_N]).cpu()

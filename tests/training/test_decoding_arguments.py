@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from gravity_rl.decoding import generate
-from gravity_rl.decoding.attention import grouped_attention
+from gravity_rl.decoding.attention import fast_text_tower
 from gravity_rl.decoding.cache import RaggedCache
 from gravity_rl.decoding.loop import Proposal, Responses, commit
 from gravity_rl.decoding.rows import Rows
@@ -82,7 +82,7 @@ def test_inputs_that_contradict_each_other() -> None:
 
 def test_one_call_at_a_time_for_a_model() -> None:
     model = varied_policy()[0]
-    with grouped_attention(model), pytest.raises(RuntimeError, match="decoding already"):
+    with fast_text_tower(model), pytest.raises(RuntimeError, match="decoding already"):
         run([0], "ar")
     assert model.config.text_config._attn_implementation == "sdpa"
 

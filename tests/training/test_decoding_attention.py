@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from transformers.models.glm_ocr.modeling_glm_ocr import GlmOcrRMSNorm, GlmOcrTextAttention, apply_rotary_pos_emb
 
 from gravity_rl.decoding import attention
-from gravity_rl.decoding.attention import grouped_attention
+from gravity_rl.decoding.attention import fast_text_tower
 
 
 def faster_modules(model: nn.Module) -> Iterator[nn.Module]:
@@ -29,7 +29,7 @@ def hidden_states(rows: int, width: int, faster: bool, dtype: torch.dtype, autoc
     ids = torch.randint(3, 60, (rows, width + 2), generator=generator)
     visible = torch.ones(rows, 1, width, width + 2, dtype=torch.bool)
     visible[:, :, 0, 3:] = False
-    context = grouped_attention(model) if faster else nullcontext()
+    context = fast_text_tower(model) if faster else nullcontext()
     lower = torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
     with torch.no_grad(), lower:
         cache = DynamicCache()
@@ -94,7 +94,7 @@ def test_norms_and_positions_are_equal_to_the_last_bit() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_model_is_as_before_afterwards(fails: bool) -> None:
     model, _ = varied_policy()
-    with pytest.raises(KeyError) if fails else nullcontext(), grouped_attention(model):
+    with pytest.raises(KeyError) if fails else nullcontext(), fast_text_tower(model):
         assert all("forward" in vars(module) for module in faster_modules(model.model.language_model))
         assert not any("forward" in vars(module) for module in faster_modules(model.model.visual))
         if fails:
@@ -114,7 +114,7 @@ def test_modules_of_other_types_or_with_a_forward_of_their_own_keep_it() -> None
     tower.norm = Scaled(before.weight.shape[0], before.variance_epsilon)
     dispatched.forward = own  # as libraries set it that move weights between devices
     try:
-        with grouped_attention(model):
+        with fast_text_tower(model):
             assert "forward" not in vars(tower.norm) and dispatched.forward is own
             assert "forward" in vars(tower.layers[0].input_layernorm)
         assert dispatched.forward is own
