@@ -8,8 +8,12 @@ crops, with the same noise; each round has crops and noise of its own. They take
 ``decoding_contenders.py``, so that a machine whose speed changes by a tenth from second to second decides hundredths.
 All contenders but TRL's path have to write the same tokens, which is checked. TRL's path is what its GRPO trainer
 does: the prompt with its pixels once a completion, and a sampler of its own, so that its tokens and their number are
-others; compare it by tokens a second. Times are means of the rounds, ratios are medians of the rounds' ratios, with
-their standard errors. `decode` leaves out vision and prefill, in TRL's path all that comes before its first logits.
+others; compare it by tokens a second. What `auto` learns about the model is kept over all workloads, as it is over the
+calls of a training run: what it loses while it learns, a few per cent of a dozen calls, shows in the first of them.
+Times are means of the rounds, ratios are medians of the rounds' ratios, with their standard errors. `decode` leaves
+out vision and prefill, in TRL's path all that comes before its first logits. What the windows of `auto` are worth is
+also computed from the time that rounds of their kind typically took, see ``decoding_rounds.py``: the machine's noise
+is not in that, nor the time that choosing takes.
 
 More than one thread is slower wherever other programs run, and no faster for a model of this size. `taskset -c 0`
 before the command spares it moves between cores.
@@ -29,8 +33,9 @@ from typing import Any
 import torch
 from decoding_contenders import AR, AUTO, TRL, Contenders, Measured
 from decoding_crops import GROUP_NAME, MIXED, TAIL, Checkpoint, Workload, make_workloads
+from decoding_rounds import TypicalTimes
 
-from gravity_rl.decoding import DecodeStats
+from gravity_rl.decoding import CostModel, DecodeStats
 from gravity_rl.drafting_metrics import sum_by_task
 from gravity_rl.environment import describe_environment
 
@@ -40,9 +45,9 @@ MEDIAN_ERROR = 1.2533 * 1.4826
 # --- measuring ---
 
 
-def measure(checkpoint: Checkpoint, workload: Workload, rounds: int) -> dict[str, Any]:
+def measure(checkpoint: Checkpoint, workload: Workload, rounds: int, cost_model: CostModel) -> dict[str, Any]:
     """All contenders on a workload; the first round warms up and is not counted."""
-    contenders = Contenders(checkpoint, sampled=workload.temperature > 0)
+    contenders = Contenders(checkpoint, sampled=workload.temperature > 0, cost_model=cost_model)
     results: dict[str, list[Measured]] = {name: [] for name in contenders.by_name}
     tasks: list[str] = []
     for round_ in range(rounds + 1):
@@ -63,6 +68,13 @@ def measure(checkpoint: Checkpoint, workload: Workload, rounds: int) -> dict[str
     speeds = {name: ratio(timed[AR], timed[name], decode_seconds)[0] for name in timed if name not in (TRL, AUTO)}
     lengths = [len(ids) for result in timed[AR] for ids in result.ids]
     best = max(speeds, key=speeds.__getitem__)
+    typical = TypicalTimes(one for counted in timed.values() for result in counted for one in result.rounds)
+    by_typical = {
+        name: ratio(counted, timed[AUTO], lambda result: typical.total(result.rounds))
+        for name, counted in timed.items()
+        if name not in (TRL, AUTO)
+    }
+    least, error = min(by_typical.values(), key=lambda pair: pair[0])
     return {
         "workload": workload.name,
         "temperature": workload.temperature,
@@ -71,6 +83,8 @@ def measure(checkpoint: Checkpoint, workload: Workload, rounds: int) -> dict[str
         "longest": max(lengths),
         "same_ids": same_ids,
         "best_fixed": best,
+        "auto_by_best_at_typical_times": least,
+        "error_at_typical_times": error,
         "contenders": {name: summarise(counted, timed, best, tasks) for name, counted in timed.items()},
     }
 
@@ -114,16 +128,27 @@ def decode_seconds(result: Measured) -> float:
     return result.decode
 
 
-def ratio(other: list[Measured], counted: list[Measured], value: Callable[[Measured], float]) -> tuple[float, float]:
-    """Median of the rounds' ratios, and its standard error by their median deviation: stalls count for neither."""
+def ratio(
+    other: list[Measured], counted: list[Measured], value: Callable[[Measured], float]
+) -> tuple[float, float | None]:
+    """Median of the rounds' ratios, and its standard error by their median deviation: stalls count for neither.
+
+    One round has no error that is known.
+    """
     ratios = [value(a) / value(b) for a, b in zip(other, counted, strict=True)]
     middle = statistics.median(ratios)
+    if len(ratios) == 1:
+        return middle, None
     deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
     few = len(ratios) / (len(ratios) - 0.8)  # of which the median deviation is too small
     return middle, MEDIAN_ERROR * few * deviation / len(ratios) ** 0.5
 
 
 # --- printing ---
+
+
+def format_error(error: float | None) -> str:
+    return "  ?  " if error is None else f"{error:.3f}"
 
 
 def print_table(result: dict[str, Any]) -> None:
@@ -135,7 +160,7 @@ def print_table(result: dict[str, Any]) -> None:
           f"{'TRL/it: total':>15}{'tok/s':>8}{'it/TRL':>8}{'a round':>9}{'TPF':>6}")  # fmt: skip
     for name, values in result["contenders"].items():
         seconds = "".join(f"{statistics.mean(values[key]):8.3f}" for key in ("decode", "total", "cpu"))
-        best = f"{values['faster_than_best']:7.3f} ± {values['error_of_best']:.3f} x"
+        best = f"{values['faster_than_best']:7.3f} ± {format_error(values['error_of_best'])} x"
         trl = f"{values['faster_than_trl']:13.2f} x" if "faster_than_trl" in values else f"{'':15}"
         by_trl = f"{values['tokens_per_second_by_trl']:6.2f} x" if "faster_than_trl" in values else f"{'':8}"
         counts = f"{values['tokens_per_round']:9.2f}{values['tpf']:6.2f}" if "tpf" in values else ""
@@ -146,6 +171,10 @@ def print_table(result: dict[str, Any]) -> None:
     last = ", ".join(f"{window or AR}: {count}" for window, count in sorted(auto["rounds_by_window"][-1].items()))
     print(f"  rounds of auto by window: {windows} (counts of the last round: {last}); best of the others: "
           f"{result['best_fixed']}")  # fmt: skip
+    error = format_error(result["error_at_typical_times"])
+    print(
+        f"  with every round at its typical time, best/auto: {result['auto_by_best_at_typical_times']:.3f} ± {error} x"
+    )
     widest = list(result["contenders"])[-2]
     for task, stats in result["contenders"][widest]["by_task"].items():
         print(f"  {widest}, {task}: {stats['tokens_per_round']:.2f} tokens a round, {stats['accepted_per_round']:.2f} "
@@ -184,19 +213,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     checkpoint = Checkpoint(arguments.model_name_or_path, arguments.max_new_tokens)
-    loads = [os.getloadavg()]
+    loads, cost_model = [os.getloadavg()], CostModel()
     results = []
     for workload in make_workloads(arguments.batches, arguments.temperatures):
-        results.append(measure(checkpoint, workload, arguments.rounds))
+        results.append(measure(checkpoint, workload, arguments.rounds, cost_model))
         print_table(results[-1])
     loads.append(os.getloadavg())
     targets = find_targets(results)
     print(f"\nother programs disturb times; load before and after (1 minute): {loads[0][0]:.1f}, {loads[1][0]:.1f}")
     print(f"targets{'':88}wanted  measured  ±")
     for target in targets:
-        print(
-            f"  {target['ratio']:92}{target['wanted']:6.2f} {target['measured']:9.3f}  {target['standard_error']:.3f}"
-        )
+        error = format_error(target["standard_error"])
+        print(f"  {target['ratio']:92}{target['wanted']:6.2f} {target['measured']:9.3f}  {error}")
     if arguments.json:
         environment = describe_environment() | {"load_before_and_after": loads}
         options = vars(arguments) | {"json": str(arguments.json)}

@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import torch
 from decoding_crops import Checkpoint
+from decoding_rounds import Round
 from torch import Tensor
 from transformers import GenerationConfig, GlmOcrForConditionalGeneration, LogitsProcessor, LogitsProcessorList
 
@@ -54,18 +55,20 @@ class Measured:
     ids: list[list[int]] = field(default_factory=list)
     rows: list[DecodeStats] = field(default_factory=list)
     stats: list[BatchStats] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
         return sum(map(len, self.ids))
 
-    def add(self, reading: Reading, seconds: float, cpu: float) -> None:
+    def add(self, reading: Reading, seconds: float, cpu: float, rounds: list[Round]) -> None:
         self.total += seconds
         self.decode += seconds - reading.prefill
         self.cpu += cpu
         self.ids += reading.ids
         self.rows += reading.rows
         self.stats += [reading.stats] if reading.stats else []
+        self.rounds += rounds
 
     def windows(self) -> Counter[int]:
         """Rounds of the decoder by their window, 0 for AR steps."""
@@ -129,7 +132,7 @@ def our_path(
     seed: int,
     pause: Pause,
 ) -> Reading:
-    """``gravity_rl.decoding``, which pauses by itself, see ``take_turns``."""
+    """``gravity_rl.decoding``, which pauses by itself, see ``watched_rounds``."""
     out = generate(
         model,
         inputs,
@@ -145,19 +148,20 @@ def our_path(
 
 
 class Contenders:
-    """All of them, by name. What "auto" knows of the model is kept over calls, as in training.
+    """All of them, by name.
 
     Args:
         checkpoint: each contender gets a copy of its model with the same weights, as a model decodes one call at a
             time.
         sampled: whether TRL's path takes part.
+        cost_model: what "auto" knows of the model.
     """
 
-    def __init__(self, checkpoint: Checkpoint, sampled: bool):
+    def __init__(self, checkpoint: Checkpoint, sampled: bool, cost_model: CostModel):
         settings: dict[str, dict[str, Any]] = {AR: {"method": "ar"}}
         for window in ladder(checkpoint.drafter.bd_size)[1:]:
             settings[f"window {window}"] = {"method": "self_spec", "block_size": window}
-        settings[AUTO] = {"method": "self_spec", "cost_model": CostModel()}
+        settings[AUTO] = {"method": "self_spec", "cost_model": cost_model}
         paths: dict[str, Callable[..., Reading]] = {TRL: partial(trl_path, checkpoint)} if sampled else {}
         paths |= {name: partial(our_path, checkpoint, chosen) for name, chosen in settings.items()}
         weights = {id(parameter): parameter for parameter in checkpoint.model.parameters()}
@@ -168,8 +172,8 @@ class Contenders:
     def read(self, inputs: dict[str, Tensor], temperature: float, seed: int, measured: Mapping[str, Measured]) -> None:
         """One batch with every contender."""
         decoders = {name: partial(contender, inputs, temperature, seed) for name, contender in self.by_name.items()}
-        for name, (reading, seconds, cpu) in take_turns(decoders).items():
-            measured[name].add(reading, seconds, cpu)
+        for name, turn in take_turns(decoders).items():
+            measured[name].add(*turn)
 
 
 # --- turns ---
@@ -219,36 +223,45 @@ class Turns:
             self._changed.notify_all()
 
 
-def take_turns(decoders: Mapping[str, Callable[[Pause], Reading]]) -> dict[str, tuple[Reading, float, float]]:
-    """What the contenders read, with the seconds and the CPU seconds that each took by itself.
+def take_turns(
+    decoders: Mapping[str, Callable[[Pause], Reading]],
+) -> dict[str, tuple[Reading, float, float, list[Round]]]:
+    """What the contenders read, with the seconds and the CPU seconds that each took by itself, and its rounds.
 
     Raises:
         Exception: what one of them raised, once all have ended.
     """
     turns, threads, current = Turns(decoders), torch.get_num_threads(), threading.local()
+    rounds: dict[str, list[Round]] = {name: [] for name in decoders}
 
     def run(name: str) -> Reading:
         torch.set_num_threads(threads)  # which holds for a thread
-        current.pause = partial(turns.pause, name)
+        current.pause, current.record = partial(turns.pause, name), rounds[name].append
         turns.take(name)
         try:
             return decoders[name](current.pause)
         finally:
             turns.give(name, leave=True)
 
-    with pausing(lambda: current.pause()), ThreadPoolExecutor(len(decoders)) as pool:
+    watching = watched_rounds(lambda: current.pause(), lambda one: current.record(one))
+    with watching, ThreadPoolExecutor(len(decoders)) as pool:
         futures = {name: pool.submit(run, name) for name in decoders}
-    return {name: (future.result(), *turns.seconds[name]) for name, future in futures.items()}
+    return {name: (future.result(), *turns.seconds[name], rounds[name]) for name, future in futures.items()}
 
 
 @contextmanager
-def pausing(pause: Pause) -> Iterator[None]:
-    """Our decoding pauses before each of its rounds."""
+def watched_rounds(pause: Pause, record: Callable[[Round], None]) -> Iterator[None]:
+    """Our decoding pauses before each of its rounds, and records it."""
     real = Scheduler._round
 
-    def round_after_pause(scheduler: Scheduler) -> Tensor:
+    def watched_round(scheduler: Scheduler) -> Tensor:
         pause()
-        return real(scheduler)
+        before, live_rows, began = dict(scheduler.rounds), scheduler._live, time.perf_counter()
+        free = real(scheduler)
+        seconds = time.perf_counter() - began
+        (window,) = (window for window, count in scheduler.rounds.items() if count != before.get(window, 0))
+        record(Round(window, live_rows, seconds))
+        return free
 
-    with patch.object(Scheduler, "_round", round_after_pause):
+    with patch.object(Scheduler, "_round", watched_round):
         yield

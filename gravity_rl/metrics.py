@@ -25,7 +25,7 @@ class Rollout:
         id: dataset row.
         source: dataset source of the row.
         task: ``text``, ``table`` or ``formula``.
-        prompt_id: group within the generation, from 0: completions of one prompt share it.
+        prompt_id: group within the step, from 0: completions of one prompt share it.
         completion: decoded completion without special tokens.
         reference: the row's reference.
         reward: weighted sum of ``rewards``, before any shuffling.

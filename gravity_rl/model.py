@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, StrictDataclassError
 from jinja2 import TemplateError
 from PIL import Image
 from safetensors import SafetensorError
@@ -29,6 +29,9 @@ SHIPPED_CHECKPOINTS = {
     "shipped:tiny-reader": _SHIPPED / "reader",
     "shipped:tiny": _SHIPPED / "checkpoint",
 }
+
+#: What transformers raises for files of a checkpoint that are missing, are no JSON, or hold values of a wrong type.
+BAD_FILES = (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError)
 
 _SNAPSHOT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 # Image processors whose `size` counts each pixel once per temporal slot of a patch; others count it once.
@@ -82,7 +85,7 @@ def load_ocr_processor(folder: Path, *, min_pixels: int | None = None, max_pixel
     """
     try:
         processor = load_processor(folder)
-    except (OSError, ValueError, TypeError) as error:
+    except BAD_FILES as error:
         raise ModelError(f"{folder}: the processor does not load: {error}") from error
     if not isinstance(processor, ProcessorMixin) or getattr(processor, "image_processor", None) is None:
         raise ModelError(
@@ -135,7 +138,7 @@ def load_model(folder: Path, args: ModelArguments, model_class: Any = AutoModelF
     kwargs = {} if args.attn_implementation is None else {"attn_implementation": args.attn_implementation}
     try:
         model = model_class.from_pretrained(folder, dtype=dtype, **kwargs)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (*BAD_FILES, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{folder}: the model does not load: {error}") from error
     return model
 

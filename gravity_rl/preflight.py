@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, Trainer, get_scheduler
 
 from gravity_rl.decoding import ATTENTIONS
 from gravity_rl.joint.drafter import BlockDiffusion, check_mask_id, read_block_diffusion, require_drafter
-from gravity_rl.model import ModelError
+from gravity_rl.model import BAD_FILES, ModelError
 from gravity_rl.parsing import ConfigError
 
 if TYPE_CHECKING:
@@ -280,5 +279,5 @@ def default_rollout(folder: Path) -> str:
 def _read_model_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+    except BAD_FILES as error:
         raise ModelError(f"{folder}/config.json cannot be read: {error}") from error

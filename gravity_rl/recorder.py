@@ -30,7 +30,7 @@ from gravity_rl.parsing import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_ROLLOUT_FILE = re.compile(r"step_(\d+)\.parquet")
+_ROLLOUT_FILE = re.compile(r"step_(\d+)(?:_(\d+))?\.parquet")
 ROLLOUT_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -102,9 +102,18 @@ class RunDirectory:
             trainer.remove_callback(TensorBoardCallback)  # it would write to output_dir/runs/<host and time>
             trainer.add_callback(_RunTensorBoardCallback(self))
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> Path:
-        """Write one generation; a file of the same step is replaced. Returns its path."""
-        file = self.rollouts / f"step_{rollouts[0].step:06d}.parquet"
+    def write_rollouts(self, rollouts: Sequence[Rollout], number: int = 0) -> Path:
+        """Write one generation; a file of the same one is replaced.
+
+        Args:
+            rollouts: its completions.
+            number: of the generation among those that its step uses first, from 0.
+
+        Returns:
+            The path of the file.
+        """
+        suffix = f"_{number}" if number else ""
+        file = self.rollouts / f"step_{rollouts[0].step:06d}{suffix}.parquet"
         if self.is_main:
             rows = [dataclasses.asdict(rollout) for rollout in rollouts]
             for row in rows:
@@ -120,7 +129,7 @@ class RunDirectory:
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and rollouts of later steps, which a run resumed at `step` is about to repeat."""
-        for recorded, file in _rollout_files(self.path):
+        for (recorded, _), file in _rollout_files(self.path):
             if recorded > step:
                 file.unlink()
         if self.metrics_file.is_file():
@@ -210,14 +219,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _rollout_files(path: Path) -> list[tuple[int, Path]]:
-    """Step and path of every rollout file of a run, in the order of the steps; other files are ignored."""
+def _rollout_files(path: Path) -> list[tuple[tuple[int, int], Path]]:
+    """(Step, number of the generation in it) and path of every rollout file of a run, in this order; other files are
+    ignored."""
     matches = ((_ROLLOUT_FILE.fullmatch(file.name), file) for file in (path / "rollouts").glob("*.parquet"))
-    return sorted((int(match.group(1)), file) for match, file in matches if match)
+    return sorted(((int(match.group(1)), int(match.group(2) or 0)), file) for match, file in matches if match)
 
 
 def read_rollouts(path: Path) -> pa.Table:
-    """All rollouts of a run, in the order of their steps; columns as in ``ROLLOUT_SCHEMA``.
+    """All rollouts of a run, in the order of their generations; columns as in ``ROLLOUT_SCHEMA``.
 
     Raises:
         FileNotFoundError: the run has no rollouts.

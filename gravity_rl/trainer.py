@@ -177,12 +177,12 @@ class GravityTrainer(CheckpointedGRPOTrainer):
             }
             for row, completion, ids, part in zip(inputs, completions, completion_ids_list, parts, strict=True)
         ]
-        names = self.reward_func_names
+        names, first_prompt = self.reward_func_names, self._last_generation[1] * (len(rewards) // self.num_generations)
         totals = (rewards * self.reward_weights.to(rewards.device)).sum(dim=1).tolist()
         return [
             Rollout(
                 step=self.state.global_step + 1,
-                prompt_id=index // self.num_generations,
+                prompt_id=first_prompt + index // self.num_generations,
                 reward=_finite(total),
                 rewards=dict(zip(names, map(_finite, values), strict=True)),
                 **record,
@@ -198,7 +198,7 @@ class GravityTrainer(CheckpointedGRPOTrainer):
         bad = is_bad.nonzero().tolist()
         if not bad:
             return
-        path = self.run.write_rollouts(self._rollouts)
+        path = self.run.write_rollouts(self._rollouts, self._last_generation[1])
         where = "" if self.args.dry_run else f"; the step's rollouts are in {path}"  # those of a dry run are deleted
         index, function = bad[0]
         row = self._rollouts[index]
@@ -231,7 +231,7 @@ class GravityTrainer(CheckpointedGRPOTrainer):
                 dataclasses.replace(rollout, advantage=advantage)
                 for rollout, advantage in zip(self._rollouts, advantages, strict=True)
             ]
-            self.run.write_rollouts(rollouts)
+            self.run.write_rollouts(rollouts, self._last_generation[1])
             if self.args.reward_workers:
                 unscored = sum(rollout.rewards[OCR_REWARD] is None for rollout in rollouts)
                 self._metrics["train"]["rewards/unscored"].append(float(unscored))

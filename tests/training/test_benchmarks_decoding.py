@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 from transformers import GlmOcrForConditionalGeneration
 
+from gravity_rl.decoding import CostModel
 from gravity_rl.joint.drafter import BlockDiffusion, write_block_diffusion
 from gravity_rl.tiny.build import MASK, build_tokenizer
 
@@ -63,6 +65,7 @@ def test_cpu_benchmark_compares_all_contenders(
         contenders = workload["contenders"]
         assert list(contenders) == (["TRL transformers path"] if workload["temperature"] else []) + ours
         assert workload["same_ids"] and workload["best_fixed"] in ours[:-1]
+        assert 0.1 < workload["auto_by_best_at_typical_times"] < 10
         assert workload["rows"] == {mixed: 3, tail: 56, group: 3 * 28}[workload["workload"]]
         assert len({str(contenders[name]["tokens"]) for name in ours}) == 1
         assert contenders["AR"]["tpf"] == 1 and contenders["AR"]["faster_than_ar"] == 1
@@ -77,6 +80,8 @@ def test_cpu_benchmark_compares_all_contenders(
     first = report["workloads"][0]["contenders"]["window 4"]["by_task"]
     assert set(first) == {"formula", "table", "text"} and 0 <= first["table"]["acceptance"] <= 1
     assert {target["wanted"] for target in report["targets"]} == {1.4, 1.25, 0.97, 2.0}
+    assert {target["standard_error"] for target in report["targets"]} == {None}  # one round does not tell
+    assert "± 0.000" not in printed
     assert len(report["environment"]["load_before_and_after"]) == 2
     assert all(name in printed for name in [*ours, "TRL transformers path", mixed, tail, group, "targets"])
     assert "same ids: NO" not in printed
@@ -99,7 +104,7 @@ def test_cpu_benchmark_says_when_ids_differ(
         return replace(out, sequences=[ids + 1 for ids in out.sequences]) if kwargs["method"] != "ar" else out
 
     monkeypatch.setattr(contenders, "generate", wrong_when_drafting)
-    result = decoding.measure(checkpoint, workload, 1)
+    result = decoding.measure(checkpoint, workload, 1, CostModel())
     decoding.print_table(result)
     assert not result["same_ids"]
     assert "same ids: NO" in capsys.readouterr().out
@@ -139,7 +144,7 @@ def test_contenders_take_turns_and_are_charged_for_their_own_time(module: Any, m
         return decode
 
     results = contenders.take_turns({"a": decoder("a", 4, 1.0), "b": decoder("b", 2, 2.0), "c": decoder("c", 1, 7.0)})
-    assert {name: seconds for name, (_, seconds, _) in results.items()} == {"a": 4, "b": 4, "c": 7}
+    assert {name: seconds for name, (_, seconds, _, _) in results.items()} == {"a": 4, "b": 4, "c": 7}
     assert sorted(order[:3]) == ["a", "b", "c"]
     assert sorted(order) == list("aaaabbc") and "aaa" not in order.replace("c", "")  # b has its second turn in between
 
@@ -158,15 +163,47 @@ def test_a_contender_that_fails_stops_none_of_the_others(module: Any) -> None:
 
 @pytest.mark.parametrize(
     ("ours", "middle", "error"),
-    [([2.0] * 5, 0.5, 0.0), ([1.0, 0.5, 2.0], 1.0, 0.5), ([1.0, 1.0, 1.0, 100.0], 1.0, 0.0), ([4.0], 0.25, 0.0)],
+    [([2.0] * 5, 0.5, 0.0), ([1.0, 0.5, 2.0], 1.0, 0.5), ([1.0, 1.0, 1.0, 100.0], 1.0, 0.0), ([4.0], 0.25, None)],
 )
 def test_ratios_are_medians_that_a_stall_does_not_move(
-    decoding: ModuleType, ours: list[float], middle: float, error: float
+    decoding: ModuleType, ours: list[float], middle: float, error: float | None
 ) -> None:
     measured = [SimpleNamespace(decode=seconds) for seconds in ours]
     got = decoding.ratio([SimpleNamespace(decode=1.0)] * len(ours), measured, decoding.decode_seconds)
     few = len(ours) / (len(ours) - 0.8)
-    assert got == (middle, pytest.approx(error * decoding.MEDIAN_ERROR * few / len(ours) ** 0.5))
+    expected = None if error is None else pytest.approx(error * decoding.MEDIAN_ERROR * few / len(ours) ** 0.5)
+    assert got == (middle, expected)
+
+
+def test_typical_times_are_those_of_rounds_of_the_same_kind(module: Any) -> None:
+    rounds = module("decoding_rounds")
+
+    def some(window: int, live_rows: int, noise: float = 1.0) -> Any:
+        return rounds.Round(window, live_rows, noise * (2 + window) * (1 + 0.1 * live_rows))
+
+    noises = (0.8, 1.0, 1.0, 1.2, 9.0)
+    measured = [some(window, live, noise) for window in (0, 4) for live in range(1, 29) for noise in noises]
+    typical = rounds.TypicalTimes([*measured, some(8, 3)])
+    assert typical.total([some(4, 28, 9.0), some(0, 1, 0.5)]) == pytest.approx(6 * 3.8 + 2 * 1.1)
+    assert typical.total([some(8, 3)]) == pytest.approx(13.0)
+    assert typical.total([]) == 0
+
+
+def test_rounds_are_recorded_with_their_windows_and_rows(
+    module: Any, decoding: ModuleType, drafter_checkpoint: Path
+) -> None:
+    checkpoint = decoding.Checkpoint(str(drafter_checkpoint), 6)
+    inputs, _ = decoding.make_workloads([3], [1.0])[0].calls(checkpoint, 0)[0]
+    contenders = module("decoding_contenders")
+    measured = {name: contenders.Measured() for name in ("AR", "window 4", "auto", "window 2")}
+    contenders.Contenders(checkpoint, sampled=False, cost_model=CostModel()).read(inputs, 1.0, 0, measured)
+    for name, result in measured.items():
+        counts = Counter(one.window for one in result.rounds)
+        assert counts == {window: count for window, count in result.windows().items() if count}, name
+        assert result.rounds[0].live_rows == 3 and {one.live_rows for one in result.rounds} <= {1, 2, 3}
+        assert all(one.seconds > 0 for one in result.rounds)
+        assert sum(one.seconds for one in result.rounds) < result.total
+    assert {one.window for one in measured["window 4"].rounds} == {4}
 
 
 def test_tail_has_few_long_responses(decoding: ModuleType, drafter_checkpoint: Path) -> None:

@@ -153,6 +153,31 @@ def test_missing_weights_are_refused(checkpoint: Path) -> None:
         load_model(checkpoint, ModelArguments(model_name_or_path="x"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text_config": "x"}, {"text_config": [1]}, {"model_type": ["glm_ocr"]}, {"image_token_id": "x"},
+        {"text_config": {"vocab_size": "many"}}, {"text_config": {"rope_parameters": 5}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_configuration_of_a_wrong_type_is_refused(checkpoint: Path, change: dict[str, Any]) -> None:
+    file = checkpoint / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ModelError, match="the processor does not load"):
+        load_ocr_processor(checkpoint)
+    with pytest.raises(ModelError, match="the model does not load"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"x"', "{", "\x00"])
+@pytest.mark.parametrize("name", ["config.json", "processor_config.json", "tokenizer_config.json"])
+def test_files_that_are_no_json_object_are_refused(checkpoint: Path, name: str, text: str) -> None:
+    (checkpoint / name).write_text(text)
+    with pytest.raises(ModelError, match=r"the processor does not load|no image processor"):
+        load_ocr_processor(checkpoint)
+
+
 def test_resolution_of_names(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert resolve_checkpoint(str(tiny_checkpoint)) == tiny_checkpoint
     with pytest.raises(ModelError, match="has no revisions"):

@@ -54,6 +54,19 @@ def test_rollouts_read_back_in_order_and_typed(tmp_path: Path) -> None:
     }
 
 
+def test_generations_of_one_step_have_files_of_their_own(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for step, number, completion in ((2, 1, "d"), (1, 10, "c"), (1, 2, "b"), (1, 0, "a"), (2, 0, "x"), (2, 1, "e")):
+        run.write_rollouts([rollout(step, completion)], number)
+    assert read_rollouts(tmp_path)["completion"].to_pylist() == ["a", "b", "c", "x", "e"]
+    assert {path.name for path in run.rollouts.iterdir()} == {
+        "step_000001.parquet", "step_000001_2.parquet", "step_000001_10.parquet", "step_000002.parquet",
+        "step_000002_1.parquet",
+    }  # fmt: skip
+    run.drop_after(1)
+    assert read_rollouts(tmp_path)["completion"].to_pylist() == ["a", "b", "c"]
+
+
 def test_only_the_main_process_writes(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run", is_main=False)
     run.write_rollouts([rollout(1)])

@@ -160,7 +160,11 @@ def test_two_processes_draw_what_one_does(place: Place, drafted: Path) -> None:
 def test_generations_of_one_optimizer_step_differ(place: Place) -> None:
     """Two generations in each step: what is drawn follows from the step and the generation's number in it."""
     run = place.run("several", steps_per_generation=1, per_device_train_batch_size=4, max_steps=1, rollout="ar")
-    assert [len(step["completion"]) for step in rollouts(run)] == [4]  # the file keeps the step's last generation
+    first, second = rollouts(run)
+    assert first["step"] == second["step"] == [1] * 4
+    assert (first["prompt_id"], second["prompt_id"]) == ([0] * 4, [1] * 4)
+    assert first["completion"] != second["completion"]
+    assert None not in first["advantage"] + second["advantage"]
     trainer = place.trainer("seeds", rollout="ar", steps_per_generation=1)
     seeds: list[int] = []
 

@@ -1,0 +1,53 @@
+"""Typical times of rounds, which tell what a contender's windows are worth, whatever the machine did meanwhile.
+
+The speed of a machine that others use changes by a quarter for some rounds, which moves the ratio of two contenders
+that do the same by a tenth. So ``decoding.py`` also gives every round the time that such rounds took in all contenders:
+
+    typical = TypicalTimes(rounds)              # of all contenders on a workload
+    typical.total(rounds_of_one)                # seconds that these rounds take
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+MOST_DEGREE = 3
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of a contender; window 0 is an AR step."""
+
+    window: int
+    live_rows: int
+    seconds: float
+
+
+class TypicalTimes:
+    """Seconds of a round by window and live rows: for each window a polynomial through the medians.
+
+    Args:
+        rounds: of all contenders.
+    """
+
+    def __init__(self, rounds: Iterable[Round]):
+        seconds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for one in rounds:
+            seconds[one.window][one.live_rows].append(one.seconds)
+        self._polynomials = {window: _fit(by_rows) for window, by_rows in seconds.items()}
+
+    def total(self, rounds: Iterable[Round]) -> float:
+        """Seconds that the rounds take together."""
+        return sum(float(np.polyval(self._polynomials[one.window], one.live_rows)) for one in rounds)
+
+
+def _fit(seconds: dict[int, list[float]]) -> np.ndarray:
+    """Least squares of relative errors; medians of more rounds weigh more."""
+    medians = np.array([median(values) for values in seconds.values()])
+    weights = np.array([len(values) ** 0.5 for values in seconds.values()]) / medians
+    return np.polyfit(np.array(list(seconds)), medians, min(MOST_DEGREE, len(seconds) - 1), w=weights)
