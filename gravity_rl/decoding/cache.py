@@ -25,6 +25,7 @@ Visibility = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _GROWTH = 1.5
 _FIRST_ROOM = 128  # places behind the prompt that are allocated at first
+_CLEARED_AHEAD = 32  # places behind the visible ones that are cleared with them
 
 
 def full_visibility(places_K: Tensor, own_NQ1: Tensor, last_seen_NQ1: Tensor, prefix_N11: Tensor) -> Tensor:
@@ -35,7 +36,9 @@ def full_visibility(places_K: Tensor, own_NQ1: Tensor, last_seen_NQ1: Tensor, pr
 class RaggedCache(Cache):
     """Keys and values of all layers.
 
-    Places are allocated as they are needed, from the longest prompt on, up to ``max_capacity``.
+    Places are allocated as they are needed, from the longest prompt on, up to ``max_capacity``, and cleared before they
+    can be seen, since a masked place has weight zero, which times a NaN is NaN. Many are never needed: clearing all of
+    them took 3% of the time of short responses.
 
     Args:
         num_slots: L.
@@ -71,6 +74,7 @@ class RaggedCache(Cache):
         #: layers share it
         self._lines: Tensor | None = None
         self._visible = self._reserved = 0
+        self._cleared = 0  # places of all slots that hold numbers
 
     def reserve(self, width: int) -> None:
         """Make room for the forwards of a round, which write up to ``width`` places behind what a row holds.
@@ -85,6 +89,8 @@ class RaggedCache(Cache):
         self._visible = min(self.max_capacity, -(-end // self.key_step) * self.key_step)
         if self._visible > self.capacity:
             self._grow(self._visible)
+        if self._visible > self._cleared:
+            self._clear(min(self.capacity, self._visible + _CLEARED_AHEAD))
 
     def open_window(self, rows: int, start: int, width: int) -> Tensor:
         """Say where the next forward, of slots 0 … N - 1, writes: token j goes to place ``lengths_L + start + j``.
@@ -123,10 +129,17 @@ class RaggedCache(Cache):
         return visible[0], visible[1]
 
     def _add_layer(self, states_NHQD: Tensor) -> None:
-        """Allocate a layer like these states. Zeros: a masked place has weight zero, which times a NaN is NaN."""
+        """Allocate a layer like these states."""
         _, heads, _, size = states_NHQD.shape
         for layers in (self.keys_LHCD, self.values_LHCD):
-            layers.append(states_NHQD.new_zeros(self.num_slots, heads, self.capacity, size))
+            layers.append(states_NHQD.new_empty(self.num_slots, heads, self.capacity, size))
+            layers[-1][:, :, : self._cleared] = 0
+
+    def _clear(self, end: int) -> None:
+        """Fill all places before ``end`` that hold no numbers yet."""
+        for states_LHCD in (*self.keys_LHCD, *self.values_LHCD):
+            states_LHCD[:, :, self._cleared : end] = 0
+        self._cleared = end
 
     def _grow(self, needed: int) -> None:
         """Allocate more places, layer by layer: what is held twice for a moment is one layer."""
@@ -135,15 +148,17 @@ class RaggedCache(Cache):
         self.capacity = min(self.max_capacity, wanted)
         for layers in (self.keys_LHCD, self.values_LHCD):
             for layer, old_LHCD in enumerate(layers):
-                slots, heads, places, size = old_LHCD.shape
-                layers[layer] = old_LHCD.new_zeros(slots, heads, self.capacity, size)
-                layers[layer][:, :, :places] = old_LHCD
+                slots, heads, _, size = old_LHCD.shape
+                layers[layer] = old_LHCD.new_empty(slots, heads, self.capacity, size)
+                layers[layer][:, :, : self._cleared] = old_LHCD[:, :, : self._cleared]
 
     def write_rows(self, slots_M: Tensor, source: RaggedCache, rows_M: Tensor) -> None:
         """Start rows in slots: they begin with the states of rows of another cache, which may occur several times."""
         places = source.longest
         if places > self.capacity:
             self._grow(places)
+        if places > self._cleared:
+            self._clear(places)
         if not self.keys_LHCD:
             for states in source.keys_LHCD:
                 self._add_layer(states)

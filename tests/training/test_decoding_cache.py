@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -187,6 +187,41 @@ def test_states_survive_growth() -> None:
     assert cache.values_LHCD[0].sum() == total
     assert 3 <= len(sizes) <= 8
     assert max(sizes) == 2000
+
+
+@pytest.fixture
+def garbage() -> Iterator[None]:
+    """Memory that nobody has written to holds NaN."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def test_places_are_cleared_before_they_are_seen(garbage: None) -> None:
+    cache = RaggedCache(2, max_capacity=2000, device=torch.device("cpu"))
+    assert torch.empty(4).isnan().all()
+    for longest in (0, 20, 100, 101, 300, 301):
+        cache.longest = longest
+        cache.reserve(10)
+        cache.lengths_L = torch.tensor([longest, 0])
+        cache.open_window(2, 0, 10)
+        for states in cache.update(torch.ones(2, 1, 10, 1), torch.ones(2, 1, 10, 1), 0):
+            assert states.shape[2] == longest + 10 and states.isfinite().all()
+    assert cache.keys_LHCD[0].isnan().any()  # there are others
+
+
+@pytest.mark.parametrize("method", ["ar", "self_spec"])
+def test_nothing_depends_on_memory_that_was_not_written(request: pytest.FixtureRequest, method: str) -> None:
+    settings = {"temperature": 1.0, "max_live_rows": 2, "max_new_tokens": 40}
+    expected = run(ROWS, method, **settings)
+    request.getfixturevalue("garbage")
+    actual = run(ROWS, method, **settings)
+    assert ids(actual) == ids(expected)
+    assert all(map(torch.equal, actual.logprobs, expected.logprobs))
 
 
 def test_visible_places_are_rounded_up_but_not_beyond_the_limit() -> None:
