@@ -12,8 +12,8 @@ others; compare it by tokens a second. What `auto` learns about the model is kep
 calls of a training run: what it loses while it learns, a few per cent of a dozen calls, shows in the first of them.
 Times are means of the rounds, ratios are medians of the rounds' ratios, with their standard errors. `decode` leaves
 out vision and prefill, in TRL's path all that comes before its first logits. What the windows of `auto` are worth is
-also computed from the time that rounds of their kind typically took, see ``decoding_rounds.py``: the machine's noise
-is not in that, nor the time that choosing takes.
+also computed from the time that rounds of their kind typically took, see ``decoding_rounds.py``: little of the
+machine's noise is in that, and hardly anything of the time that choosing takes.
 
 More than one thread is slower wherever other programs run, and no faster for a model of this size. `taskset -c 0`
 before the command spares it moves between cores.

@@ -185,7 +185,7 @@ class Contenders:
 
 
 class Turns:
-    """Who runs: of all contenders that have not left, the one that has run least."""
+    """Who runs: of all contenders that have not left, the one that has run least; the first of those."""
 
     def __init__(self, names: Iterable[str]):
         self.seconds = {name: [0.0, 0.0] for name in names}  # on the wall, and of the processor
@@ -224,7 +224,8 @@ class Turns:
     def _appoint(self) -> None:
         """Choose who runs next, once everybody else waits."""
         if self._running is None and self._present and self._waiting == self._present:
-            self._running = min(self._waiting, key=lambda name: self.seconds[name][0])
+            waiting = (name for name in self.seconds if name in self._waiting)
+            self._running = min(waiting, key=lambda name: self.seconds[name][0])
             self._changed.notify_all()
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -147,6 +148,25 @@ def test_contenders_take_turns_and_are_charged_for_their_own_time(module: Any, m
     assert {name: seconds for name, (_, seconds, _, _) in results.items()} == {"a": 4, "b": 4, "c": 7}
     assert sorted(order[:3]) == ["a", "b", "c"]
     assert sorted(order) == list("aaaabbc") and "aaa" not in order.replace("c", "")  # b has its second turn in between
+
+
+def test_at_every_call_another_contender_begins(module: Any, decoding: ModuleType, drafter_checkpoint: Path) -> None:
+    benchmark = module("decoding_contenders")
+    checkpoint, began = decoding.Checkpoint(str(drafter_checkpoint), 2), []
+    contenders = decoding.Contenders(checkpoint, sampled=True, cost_model=CostModel())
+
+    def begin(name: str, *arguments: Any) -> Any:
+        began.append(name)
+        return benchmark.Reading([], 0.0)
+
+    names = list(contenders.by_name)
+    contenders.by_name = {name: partial(begin, name) for name in names}
+    measured = {name: benchmark.Measured() for name in names}
+    for seed in range(len(names)):
+        contenders.read({}, 1.0, seed, measured)
+    orders = [began[at : at + len(names)] for at in range(0, len(began), len(names))]
+    assert [sorted(order) for order in orders] == [sorted(names)] * len(names)
+    assert {order[0] for order in orders} == {order[-1] for order in orders} == set(names)
 
 
 def test_a_contender_that_fails_stops_none_of_the_others(module: Any) -> None:
