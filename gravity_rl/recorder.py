@@ -233,10 +233,19 @@ def read_rollouts(path: Path) -> pa.Table:
         FileNotFoundError: the run has no rollouts.
         ConfigError: a file is damaged, or lacks a column.
     """
+    return pa.concat_tables([table for _, table in read_rollout_files(path)])
+
+
+def read_rollout_files(path: Path) -> list[tuple[Path, pa.Table]]:
+    """The same by file.
+
+    Raises:
+        FileNotFoundError, ConfigError: as above.
+    """
     files = _rollout_files(path)
     if not files:
         raise FileNotFoundError(f"{path} has no rollouts/step_*.parquet")
-    return pa.concat_tables([_read_rollout_file(file) for _, file in files])
+    return [(file, _read_rollout_file(file)) for _, file in files]
 
 
 def _read_rollout_file(file: Path) -> pa.Table:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gravity_rl.data.contract import TASKS
 from gravity_rl.parsing import ConfigError, read_yaml
-from gravity_rl.recorder import read_rollouts
+from gravity_rl.recorder import read_rollout_files
 from rewards import RewardConfig, score
 
 
@@ -49,13 +49,17 @@ def rescore(path: Path) -> tuple[int, list[Comparison]]:
         config = RewardConfig(**constants)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path / 'config.yaml'}: {error}") from error
-    compared = list(_compare(read_rollouts(path).to_pylist(), config))
+    compared = [
+        comparison
+        for file, table in read_rollout_files(path)
+        for comparison in _compare(str(file.relative_to(path)), table.to_pylist(), config)
+    ]
     return len(compared), [reward for reward in compared if reward.recorded != reward.recomputed]
 
 
-def _compare(rows: Sequence[dict[str, Any]], config: RewardConfig) -> Iterator[Comparison]:
+def _compare(file: str, rows: Sequence[dict[str, Any]], config: RewardConfig) -> Iterator[Comparison]:
     for row in rows:
-        where = f"rollouts/step_{row['step']:06d}.parquet, row {row['id']!r}"
+        where = f"{file}, row {row['id']!r}"
         for column in ("completion", "reference", "rewards"):
             if row[column] is None:
                 raise ConfigError(f"{where}: {column} is null")

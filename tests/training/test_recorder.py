@@ -237,7 +237,10 @@ def set_column(name: str, value: object) -> Callable[[Path], None]:
         (set_column("step", "one"), "wrong type"),
     ],
 )
+@pytest.mark.parametrize(("number", "name"), [(0, "step_000001.parquet"), (1, "step_000001_1.parquet")])
 def test_rescore_names_a_damaged_file(
+    number: int,
+    name: str,
     damage: Callable[[Path], None],
     words: str,
     tmp_path: Path,
@@ -246,8 +249,9 @@ def test_rescore_names_a_damaged_file(
 ) -> None:
     run = RunDirectory(tmp_path)
     run.start(make_config(), num_processes=1, device="cpu")
-    damage(run.write_rollouts([rollout(1)]))
+    run.write_rollouts([rollout(2)])
+    damage(run.write_rollouts([rollout(1)], number))
     assert main([str(tmp_path)]) == 2
     (message,) = capsys.readouterr().err.splitlines()
-    assert "step_000001.parquet" in message
+    assert name in message
     assert words in message
