@@ -7,7 +7,8 @@ never executed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ SHIPPED_CHECKPOINTS = {
     "shipped:tiny": _SHIPPED / "checkpoint",
 }
 
-#: What transformers raises for files of a checkpoint that are missing, are no JSON, or hold values of a wrong type.
-BAD_FILES = (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError)
+#: What libraries raise for files of a checkpoint that are missing, no JSON, or hold values of a wrong type or size.
+_BAD_FILES = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError,
+              RuntimeError, StrictDataclassError, SafetensorError, TemplateError)  # fmt: skip
 
 _SNAPSHOT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 # Image processors whose `size` counts each pixel once per temporal slot of a patch; others count it once.
@@ -43,6 +45,18 @@ _NEVER_SAMPLED = ("image_token", "video_token", "image_start_token", "image_end_
 
 class ModelError(ValueError):
     """A model checkpoint cannot be found, or lacks something that OCR training needs."""
+
+
+@contextmanager
+def refusing(failure: str) -> Iterator[None]:
+    """Turn what libraries raise for bad files into a ``ModelError`` that begins with ``failure``."""
+    try:
+        yield
+    except Exception as error:
+        # The tokenizers library raises plain Exceptions.
+        if isinstance(error, ModelError) or not (isinstance(error, _BAD_FILES) or type(error) is Exception):
+            raise
+        raise ModelError(f"{failure}: {error}") from error
 
 
 def resolve_checkpoint(name: str, revision: str | None = None) -> Path:
@@ -83,10 +97,8 @@ def load_ocr_processor(folder: Path, *, min_pixels: int | None = None, max_pixel
         ModelError: the checkpoint has no image processor or no working chat template, or the image processor
             has no pixel budget to set.
     """
-    try:
+    with refusing(f"{folder}: the processor does not load"):
         processor = load_processor(folder)
-    except BAD_FILES as error:
-        raise ModelError(f"{folder}: the processor does not load: {error}") from error
     if not isinstance(processor, ProcessorMixin) or getattr(processor, "image_processor", None) is None:
         raise ModelError(
             f"{folder} has no image processor (processor_config.json or preprocessor_config.json): this is a "
@@ -104,12 +116,10 @@ def load_ocr_processor(folder: Path, *, min_pixels: int | None = None, max_pixel
 def _check_chat_template(folder: Path, processor: Any) -> None:
     """Render a prompt of one image, which must reach the model as image tokens."""
     content = [{"type": "image", "image": Image.new("RGB", (224, 224))}, {"type": "text", "text": "Read."}]
-    try:
+    with refusing(f"{folder}: the chat template does not render a prompt with an image"):
         inputs = processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=True
         )
-    except (TemplateError, ValueError, TypeError, LookupError) as error:
-        raise ModelError(f"{folder}: the chat template does not render a prompt with an image: {error}") from error
     if processor.image_token_id not in inputs["input_ids"][0]:
         raise ModelError(f"{folder}: the chat template drops the image of a prompt: it emits no image token")
 
@@ -131,15 +141,18 @@ def load_model(folder: Path, args: ModelArguments, model_class: Any = AutoModelF
     """The policy in the configured precision, as an instance of the class that ``model_class`` loads.
 
     Raises:
-        ModelError: the weights are missing, damaged or of another shape, or the architecture does not read
-            images.
+        ModelError: weights are missing (all, or those of some layers), damaged or of another shape, or the
+            architecture does not read images.
     """
     dtype = args.dtype if args.dtype == "auto" else getattr(torch, args.dtype)
     kwargs = {} if args.attn_implementation is None else {"attn_implementation": args.attn_implementation}
-    try:
-        model = model_class.from_pretrained(folder, dtype=dtype, **kwargs)
-    except (*BAD_FILES, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: the model does not load: {error}") from error
+    with refusing(f"{folder}: the model does not load"):
+        model, loading = model_class.from_pretrained(folder, dtype=dtype, output_loading_info=True, **kwargs)
+    missing = sorted(loading["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        raise ModelError(
+            f"{folder}: its weights lack {len(missing)} tensors of a {type(model).__name__}, such as {missing[0]}"
+        )
     return model
 
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, Trainer, get_scheduler
 
 from gravity_rl.decoding import ATTENTIONS
 from gravity_rl.joint.drafter import BlockDiffusion, check_mask_id, read_block_diffusion, require_drafter
-from gravity_rl.model import BAD_FILES, ModelError
+from gravity_rl.model import ModelError, refusing
 from gravity_rl.parsing import ConfigError
 
 if TYPE_CHECKING:
@@ -277,7 +277,5 @@ def default_rollout(folder: Path) -> str:
 
 
 def _read_model_config(folder: Path) -> Any:
-    try:
+    with refusing(f"{folder}/config.json cannot be read"):
         return AutoConfig.from_pretrained(folder)
-    except BAD_FILES as error:
-        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error

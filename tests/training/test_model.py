@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 from transformers.utils import is_torchvision_available
 
@@ -20,6 +21,7 @@ from gravity_rl.model import (
     load_model,
     load_ocr_processor,
     never_sampled_ids,
+    refusing,
     resolve_checkpoint,
 )
 from gravity_rl.processor import GlmOcrImageProcessor, load_processor
@@ -153,6 +155,29 @@ def test_missing_weights_are_refused(checkpoint: Path) -> None:
         load_model(checkpoint, ModelArguments(model_name_or_path="x"))
 
 
+@pytest.mark.parametrize("lost", ["model.language_model.layers.1.mlp.down_proj.weight", "lm_head.weight"])
+def test_weights_of_which_some_are_missing_are_refused(checkpoint: Path, lost: str) -> None:
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    del tensors[lost]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"its weights lack 1 tensors of a .*, such as {lost}"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+def test_tied_heads_and_weights_that_the_model_has_no_use_for_are_no_fault(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.language_model.layers.9.mlp.down_proj.weight"] = torch.zeros(2, 2)  # as of a multi-token head
+    del tensors["lm_head.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = True
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    model = load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -176,6 +201,61 @@ def test_files_that_are_no_json_object_are_refused(checkpoint: Path, name: str, 
     (checkpoint / name).write_text(text)
     with pytest.raises(ModelError, match=r"the processor does not load|no image processor"):
         load_ocr_processor(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vision_config": {"patch_size": 0}}, {"text_config": {"num_attention_heads": 0}},
+        {"text_config": {"vocab_size": 10**30}},
+        {"text_config": {"hidden_act": "none such"}}, {"text_config": {"rope_parameters": {"rope_type": "x"}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_configuration_of_an_impossible_size_is_refused(checkpoint: Path, change: dict[str, dict[str, Any]]) -> None:
+    file = checkpoint / "config.json"
+    config = json.loads(file.read_text())
+    for name, values in change.items():
+        config[name] |= values
+    file.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"the model does not load|its weights lack"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+@pytest.mark.parametrize("text", ['{"model": {"type": "Nothing"}}', '{"version": 1}', "{}"])
+def test_tokenizer_of_an_unknown_form_is_refused(checkpoint: Path, text: str) -> None:
+    (checkpoint / "tokenizer.json").write_text(text)
+    with pytest.raises(ModelError, match="the processor does not load"):
+        load_ocr_processor(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "change", [{"patch_size": 0}, {"merge_size": 0}, {"size": {"shortest_edge": 0, "longest_edge": 0}}], ids=str
+)
+def test_image_processor_of_an_impossible_size_is_refused(checkpoint: Path, change: dict[str, Any]) -> None:
+    file = checkpoint / "processor_config.json"
+    config = json.loads(file.read_text())
+    config["image_processor"] |= change
+    file.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"the processor does not load|does not render a prompt"):
+        load_ocr_processor(checkpoint)
+
+
+@pytest.mark.parametrize("template", ["{{ 1 // 0 }}", "{{ 'x' * 10**30 }}", "{{ messages[7].role }}"])
+def test_chat_template_that_fails_is_refused(checkpoint: Path, template: str) -> None:
+    (checkpoint / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match="chat template does not render"):
+        load_ocr_processor(checkpoint)
+
+
+def test_faults_of_other_kinds_are_not_taken_for_bad_files() -> None:
+    class Fault(Exception):
+        """None that a library raises for files."""
+
+    with pytest.raises(Fault), refusing("x"):
+        raise Fault
+    with pytest.raises(ModelError, match=r"^x: said$"), refusing("x"):
+        raise Exception("said")  # as the tokenizers library does
 
 
 def test_resolution_of_names(tiny_checkpoint: Path, tmp_path: Path) -> None:
