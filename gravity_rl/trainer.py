@@ -216,7 +216,7 @@ class GravityTrainer(CheckpointedGRPOTrainer):
 
     def _shuffled(self, rewards: torch.Tensor) -> torch.Tensor:
         """The rewards permuted within each group, the same way on every rank. ``rewards``: (N, F)."""
-        generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.state.global_step)
+        generator = torch.Generator().manual_seed(generation_seed(self.args.seed, *self._last_generation))
         groups = rewards.view(-1, self.num_generations, rewards.size(1)).clone()
         for group in groups:
             group.copy_(group[torch.randperm(self.num_generations, generator=generator).to(group.device)])

@@ -286,6 +286,19 @@ def test_shuffled_rewards_stay_within_their_group_and_the_record_stays_true(make
     assert moved > 0
 
 
+def test_each_generation_of_a_step_shuffles_in_its_own_order(make_config: MakeConfig) -> None:
+    trainer = build(make_config(shuffle_rewards=True))
+    rewards = torch.arange(16.0)[:, None].repeat(1, 2)
+    orders = []
+    for generation in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        trainer._last_generation = generation
+        shuffled = trainer._shuffled(rewards)
+        assert torch.equal(shuffled[:, 0], shuffled[:, 1])
+        orders.append(shuffled[:, 0].tolist())
+    assert len({tuple(order) for order in orders[:3]}) == 3
+    assert orders[3] == orders[0]
+
+
 def test_special_tokens_are_never_sampled(make_config: MakeConfig) -> None:
     trainer = build(make_config())
     tokenizer = trainer.processing_class.tokenizer
