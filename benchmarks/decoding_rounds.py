@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 
 import numpy as np
 
 MOST_DEGREE = 3
+#: Of the rounds of a window and a number of rows, this share of the shortest and of the longest counts for nothing:
+#: stalls. A median would jump where a machine that others use is at one of two speeds.
+TRIMMED = 0.2
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Round:
 
 
 class TypicalTimes:
-    """Seconds of a round by window and live rows: for each window a polynomial through the medians.
+    """Seconds of a round by window and live rows: for each window a polynomial through trimmed means.
 
     Args:
         rounds: of all contenders.
@@ -47,7 +50,12 @@ class TypicalTimes:
 
 
 def _fit(seconds: dict[int, list[float]]) -> np.ndarray:
-    """Least squares of relative errors; medians of more rounds weigh more."""
-    medians = np.array([median(values) for values in seconds.values()])
-    weights = np.array([len(values) ** 0.5 for values in seconds.values()]) / medians
-    return np.polyfit(np.array(list(seconds)), medians, min(MOST_DEGREE, len(seconds) - 1), w=weights)
+    """Least squares of relative errors; means of more rounds weigh more."""
+    means = np.array([_trimmed_mean(values) for values in seconds.values()])
+    weights = np.array([len(values) ** 0.5 for values in seconds.values()]) / means
+    return np.polyfit(np.array(list(seconds)), means, min(MOST_DEGREE, len(seconds) - 1), w=weights)
+
+
+def _trimmed_mean(values: list[float]) -> float:
+    cut = int(TRIMMED * len(values))
+    return fmean(sorted(values)[cut : len(values) - cut])
