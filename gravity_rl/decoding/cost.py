@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 from gravity_rl.decoding.acceptance import Acceptance
+from gravity_rl.decoding.decisions import Decisions
 
 #: Before two window sizes were measured, a forward is taken to last twice as long from 512 tokens on. Optimistic for
 #: a CPU: then one round over many tokens corrects it, while pessimism would never be found out.
@@ -22,7 +23,7 @@ MAX_SLOPE = 1 / 8
 HALF_LIFE_TIMES, HALF_LIFE_DEVIATIONS = 256, 128
 #: Rounds that say how a window deviates from the line before half of it is believed: single rounds vary by tens of
 #: per cent, real deviations are rarely more than that.
-DOUBT = 12.0
+DOUBT = 9.0
 #: Half-life in rounds of what deviates, without new measurements: a slow spell of the machine does not speak for ever.
 HALF_LIFE_IDLE = 512
 #: What deviates from the line is learned anew from this round on: the first ones of a process are slow, by window
@@ -64,6 +65,7 @@ class CostModel:
 
     def __init__(self) -> None:
         self.call_began = self.last_trial = self.last_ar = 0  # at which of the rounds
+        self.decisions = Decisions()
         self._unlearned: list[_Round] = []
         self._learned = self._timed = 0  # rounds that were learned from, and those of them whose times were
         self._acceptance: dict[int, Acceptance] = {}  # by doubling of live rows
@@ -155,6 +157,7 @@ class CostModel:
         """
         _check_round(block_size, live_rows, seconds, accepted, ended)
         self._unlearned.append((block_size, live_rows, seconds if timed else None, tuple(accepted), tuple(ended)))
+        self.decisions.observe(live_rows, seconds)
         if not block_size:
             self.last_ar = self.rounds
         if len(self._unlearned) >= MOST_UNLEARNED:

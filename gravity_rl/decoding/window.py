@@ -25,15 +25,14 @@ Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
 
 #: A trial needs a prediction within this share of the best one, and the last trial this many rounds ago.
 REACH, TRIAL_GAP = 0.12, 8
-#: The window stays unless another one is faster by this share.
+#: The window stays unless another one is worth more by this share.
 HYSTERESIS = 0.03
 #: Without a plain AR step for so many rounds one is tried, whatever is predicted: it says most about AR, and is short.
 AR_GAP = 256
 #: Calls of fewer rounds make the next call time its first round as well, and allow a trial there.
 SHORT_CALL = 6
-#: Once LEARNING rounds were timed, a choice stands for so many rounds while the live rows change by less than this
-#: share: thinking costs a percent of short rounds.
-LEARNING, STANDING, SIMILAR = 32, 4, 0.2
+#: Decisions stand for several rounds once so many were timed.
+LEARNING = 32
 
 
 @dataclass(frozen=True)
@@ -120,50 +119,55 @@ class AutoWindow:
         if self._ladder[:1] != (0,) or any(b <= a for a, b in zip(self._ladder, self._ladder[1:], strict=False)):
             raise ValueError(f"ladder: {list(ladder)} does not ascend from 0 (plain AR)")
         self._cost = cost_model
-        self._favourite = 0  # once there are speeds
-        self._speeds: dict[int, float] = {}
-        self._standing = 0  # rounds for which the favourite needs no review, if the live rows stay between these
-        self._standing_rows = (0.0, 0.0)
+        self._favourite: int | None = None  # of this call
         short = cost_model.rounds - cost_model.call_began < SHORT_CALL
         cost_model.call_began = cost_model.rounds
         self._warming_up = not short  # in the first round of a call, which computes noise for many positions
         self._log = _ChoiceLog()
 
     def choose(self, live_rows: int) -> int:
-        if self._standing and self._standing_rows[0] <= live_rows <= self._standing_rows[1]:
-            self._standing -= 1
-            return self._log.add(live_rows, self._favourite, "fastest", self._speeds)
+        decisions = self._cost.decisions
+        standing = decisions.standing(live_rows, self._ladder)
+        if standing is not None:
+            self._favourite = standing.block_size
+            return self._log.add(live_rows, standing.block_size, "fastest", standing.speeds)
         speeds = self._cost.tokens_per_second(self._ladder, live_rows)
-        fastest = max(speeds, key=speeds.__getitem__)
         if not self._cost.timed_rounds:
-            return self._log.add(live_rows, fastest, "start", {})
-        if self._speeds and speeds[self._favourite] * (1 + HYSTERESIS) >= speeds[fastest]:
-            fastest = self._favourite
-        self._favourite = fastest
-        if fastest == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
-            return self._log.add(live_rows, self._ladder[1], "probe", speeds)
-        trial = None if self._warming_up else self._trial(speeds, fastest, live_rows)
-        if trial is not None:
-            self._cost.last_trial = self._cost.rounds
-            return self._log.add(live_rows, trial, "trial", speeds)
-        stands = self._cost.timed_rounds >= LEARNING and not self._warming_up
-        self._standing = STANDING - 1 if stands else 0
-        self._standing_rows = live_rows * (1 - SIMILAR), live_rows * (1 + SIMILAR)
-        self._speeds = speeds
-        return self._log.add(live_rows, fastest, "fastest", speeds)
+            return self._log.add(live_rows, max(speeds, key=speeds.__getitem__), "start", {})
+        worth = decisions.worth(live_rows, speeds)
+        self._favourite = self._best(worth, live_rows)
+        exception = self._exception(worth, self._favourite, live_rows)
+        stands = exception is None and self._cost.timed_rounds >= LEARNING
+        decisions.decide(live_rows, self._favourite, speeds, stands=stands)
+        return self._log.add(live_rows, *(exception or (self._favourite, "fastest")), speeds)
 
-    def _trial(self, speeds: dict[int, float], fastest: int, live_rows: int) -> int | None:
-        if self._cost.rounds - self._cost.last_trial < TRIAL_GAP or not self._cost.settled(fastest, live_rows):
+    def _best(self, worth: dict[int, float], live_rows: int) -> int:
+        best = max(worth, key=worth.__getitem__)
+        last = self._cost.decisions.last(live_rows) if self._favourite is None else self._favourite
+        return last if last in worth and worth[last] * (1 + HYSTERESIS) >= worth[best] else best
+
+    def _exception(self, worth: dict[int, float], favourite: int, live_rows: int) -> tuple[int, Reason] | None:
+        """Another window for one round, to learn about it."""
+        if favourite == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
+            return self._ladder[1], "probe"
+        trial = None if self._warming_up else self._trial(worth, favourite, live_rows)
+        if trial is None:
             return None
-        limit = speeds[fastest] * (1 - REACH)
+        self._cost.last_trial = self._cost.rounds
+        return trial, "trial"
+
+    def _trial(self, worth: dict[int, float], favourite: int, live_rows: int) -> int | None:
+        if self._cost.rounds - self._cost.last_trial < TRIAL_GAP or not self._cost.settled(favourite, live_rows):
+            return None
+        limit = worth[favourite] * (1 - REACH)
         untried = [
             block_size
-            for block_size, speed in speeds.items()
-            if (speed >= limit or (block_size == 0 and self._cost.rounds - self._cost.last_ar >= AR_GAP))
-            and block_size != fastest
+            for block_size, value in worth.items()
+            if (value >= limit or (block_size == 0 and self._cost.rounds - self._cost.last_ar >= AR_GAP))
+            and block_size != favourite
             and not self._cost.settled(block_size, live_rows)
         ]
-        return max(untried, key=speeds.__getitem__, default=None)
+        return max(untried, key=worth.__getitem__, default=None)
 
     def observe(
         self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()

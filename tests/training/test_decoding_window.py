@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from window_simulation import CPU, GPU, LADDER, Simulation, Times, constant, ragged, round_seconds, share, speed
 
 from gravity_rl.decoding.cost import CostModel
+from gravity_rl.decoding.decisions import Decisions
 from gravity_rl.decoding.window import AutoWindow, FixedWindow, WindowPolicy, ladder
 
 # ---- how fast it is
@@ -104,19 +105,25 @@ def test_the_first_round_of_a_call_teaches_nothing_about_times() -> None:
     assert [cost_model.seconds(window, 4) for window in LADDER] != pytest.approx(before, rel=2e-3)
 
 
-def test_a_choice_stands_for_four_rounds_of_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_stands_for_four_rounds_of_about_as_many_rows_and_then_for_eight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also from one call to the next."""
     cost_model = CostModel()
     Simulation(CPU, constant(0.8)).decode(AutoWindow(cost_model, LADDER), [600] * 28, call=0)
+    cost_model.decisions = Decisions()
     thought: list[int] = []
     real = CostModel.tokens_per_second
     monkeypatch.setattr(
         CostModel, "tokens_per_second", lambda self, *args: (thought.append(args[1]), real(self, *args))[1]
     )
-    policy = AutoWindow(cost_model, LADDER)
-    for live_rows in (28, 28, 27, 26, 26, 25, 12, 12, 12, 12, 12):
-        window = policy.choose(live_rows)
-        policy.observe(window, live_rows, round_seconds(CPU, window, live_rows), [1] * live_rows if window else [])
-    assert thought == [28, 28, 25, 12, 12]  # the first round is an exception
+    rows = [28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 12, 12, 12, 12, 11, 12, 28, 28]
+    for call in range(2):
+        policy = AutoWindow(cost_model, LADDER)
+        for live_rows in rows[10 * call : 10 * call + 10 + call]:
+            window = policy.choose(live_rows)
+            policy.observe(window, live_rows, round_seconds(CPU, window, live_rows), [1] * live_rows if window else [])
+    assert thought == [28, 24, 16, 12, 12]
 
 
 # ---- choices
