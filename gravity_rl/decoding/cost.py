@@ -157,7 +157,6 @@ class CostModel:
         """
         _check_round(block_size, live_rows, seconds, accepted, ended)
         self._unlearned.append((block_size, live_rows, seconds if timed else None, tuple(accepted), tuple(ended)))
-        self.decisions.observe(live_rows, seconds)
         if not block_size:
             self.last_ar = self.rounds
         if len(self._unlearned) >= MOST_UNLEARNED:
@@ -170,6 +169,7 @@ class CostModel:
             if seconds is not None:
                 self._learn_times(block_size, live_rows, min(max(seconds, MIN_SECONDS), MAX_SECONDS))
             self._learn_tokens(block_size, live_rows, accepted, ended)
+            self.decisions.observe(live_rows, self._predict(block_size, live_rows))  # no stall has weight
             self._learned += 1
 
     def _learn_tokens(self, block_size: int, live_rows: int, accepted: Sequence[int], ended: Sequence[bool]) -> None:
