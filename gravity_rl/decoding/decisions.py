@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Of a window's worth, the part that other numbers of rows have if all time is spent there.
-ELSEWHERE = 0.4
+ELSEWHERE = 0.3
 #: Half-life in rounds of the time spent at a number of rows: a batch of short responses, no more.
 HALF_LIFE_TIME = 24
 #: Rounds at about so many rows for which a decision stands: a new one, and one that was made before.

@@ -26,7 +26,7 @@ Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
 #: A trial needs a prediction within this share of the best one, and the last trial this many rounds ago.
 REACH, TRIAL_GAP = 0.12, 8
 #: The window stays unless another one is worth more by this share.
-HYSTERESIS = 0.03
+HYSTERESIS = 0.025
 #: Without a plain AR step for so many rounds one is tried, whatever is predicted: it says most about AR, and is short.
 AR_GAP = 256
 #: Calls of fewer rounds make the next call time its first round as well, and allow a trial there.

@@ -48,14 +48,14 @@ def test_an_exception_leaves_nothing_that_stands() -> None:
 
 def test_a_window_is_worth_something_for_what_it_does_elsewhere() -> None:
     decisions = Decisions()
-    decisions.decide(3, 4, {0: 1.0, 2: 1.0, 4: 8.0}, stands=True)
+    decisions.decide(3, 4, {0: 1.0, 2: 1.0, 4: 16.0}, stands=True)
     assert decisions.worth(20, SPEEDS) == SPEEDS  # no time was spent anywhere
     decisions.observe(20, 1.0)
     decisions.observe(3, 1.0)
     earlier = 0.5 ** (1 / HALF_LIFE_TIME)
     part = ELSEWHERE / (1 + earlier)
     worth = decisions.worth(20, SPEEDS)
-    assert worth == pytest.approx({0: 1.0, 2: 3.0 ** (1 - part), 4: 2.0 ** (1 - part) * 8.0**part})
+    assert worth == pytest.approx({0: 1.0, 2: 3.0 ** (1 - part), 4: 2.0 ** (1 - part) * 16.0**part})
     assert max(worth, key=worth.__getitem__) == 4
     for _ in range(20 * HALF_LIFE_TIME):
         decisions.observe(20, 1.0)
