@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from gravity_rl.decoding.acceptance import Acceptance
 from gravity_rl.decoding.decisions import Decisions
 
-#: Before two window sizes were measured, a forward is taken to last twice as long from 512 tokens on. Optimistic for
+#: Before rounds of different sizes were measured, 512 tokens are taken to double the time of a forward. Optimistic for
 #: a CPU: then one round over many tokens corrects it, while pessimism would never be found out.
 PRIOR_SLOPE, PRIOR_SLOPE_WEIGHT = 1 / 512, 1e-3
 #: A token adds at most this share of the time of an empty forward: reading the weights costs more than that.
@@ -40,7 +40,7 @@ PRIOR_SQUARES = 0.05
 MIN_SECONDS, MAX_SECONDS = 1e-6, 1e6
 #: Rounds that are kept at most before they are learned from.
 MOST_UNLEARNED = 64
-#: Measurements of a window at about so many live rows from which on it needs no trial.
+#: Weight of a window's measurements at about so many live rows from which on it needs no trial: that of three lately.
 SETTLED = 2.0
 
 #: A probe needs this many AR rounds since drafting, and takes at most this share of their time.
@@ -128,7 +128,7 @@ class CostModel:
         return line * math.exp(deviation if here is None else here.mean(self._learned, deviation))
 
     def settled(self, block_size: int, live_rows: int) -> bool:
-        """Whether this window was measured with about so many live rows, not too long ago."""
+        """Whether this window was measured more than twice with about so many live rows, not too long ago."""
         self._learn()
         here = self._by_rows.get((block_size, live_rows.bit_length()))
         return here is not None and here.weight(self._learned) >= SETTLED
@@ -169,7 +169,7 @@ class CostModel:
             if seconds is not None:
                 self._learn_times(block_size, live_rows, min(max(seconds, MIN_SECONDS), MAX_SECONDS))
             self._learn_tokens(block_size, live_rows, accepted, ended)
-            self.decisions.observe(live_rows, self._predict(block_size, live_rows))  # no stall has weight
+            self.decisions.observe(live_rows, self._predict(block_size, live_rows))
             self._learned += 1
 
     def _learn_tokens(self, block_size: int, live_rows: int, accepted: Sequence[int], ended: Sequence[bool]) -> None:

@@ -1,10 +1,11 @@
 """What ``auto`` decided lately, by live rows: how long it stands, and what a window is worth for the whole batch.
 
-A batch passes through all numbers of live rows, in a few rounds each. Which window is best at one of them is known less
-well than which is best in the batch as a whole: single rounds vary by tens of per cent, and rows that are left over
-are not like the others. So a window counts by its speed here and, in part, by its speed at the other numbers of rows,
-each with the time that was spent there. And thinking takes a percent of short rounds, so a decision stands for some.
-``CostModel`` keeps the decisions over calls, ``window.py`` makes them.
+A batch passes through all numbers of live rows, in a few rounds each. Which window is best at one of them is known
+less well than which is best in the batch as a whole: single rounds vary by tens of per cent, and rows that are left
+over are not like the others. So what a window is worth is its speed here and, in part, its speed at the other numbers
+of rows of the last rounds, also those of other calls, each with the time that was spent there. And thinking takes a
+percent of short rounds, so a decision stands for some. ``CostModel`` keeps the decisions over calls, ``window.py``
+makes them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Decision:
     block_size: int
     speeds: dict[int, float]
     """Tokens a second by window, as predicted then."""
+    worth: dict[int, float]
+    """Of windows, by which this one was chosen."""
     rounds: int
     """For which it still stands."""
 
@@ -84,13 +87,15 @@ class Decisions:
             for window, speed in speeds.items()
         }
 
-    def decide(self, live_rows: int, block_size: int, speeds: dict[int, float], *, stands: bool) -> None:
+    def decide(
+        self, live_rows: int, block_size: int, speeds: dict[int, float], worth: dict[int, float], *, stands: bool
+    ) -> None:
         """Take a window for about so many rows, for the next round or, if it ``stands``, for some."""
         rounds = STANDING_AGAIN if block_size == self.last(live_rows) else STANDING
-        self._last[live_rows.bit_length()] = Decision(block_size, speeds, rounds - 1 if stands else 0)
+        self._last[live_rows.bit_length()] = Decision(block_size, speeds, worth, rounds - 1 if stands else 0)
 
     def observe(self, live_rows: int, seconds: float) -> None:
-        """Count the time of a round."""
+        """Count the time of a round, as predicted: no stall has weight."""
         keep = 0.5 ** (1 / HALF_LIFE_TIME)
         for doubling in self._seconds:
             self._seconds[doubling] *= keep

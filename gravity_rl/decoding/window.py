@@ -1,35 +1,40 @@
 """How many tokens to draft in the next round, from measured times and acceptance.
 
-A window B > 0 is a draft-and-verify round: two forwards over n (B + 1) tokens, 2 to B + 2 tokens a row. B = 0 is a
-plain AR step: one forward over n tokens, one token a row. Tokens never depend on the choice, so it may change at
-every round; what is fastest depends on the machine, the live rows and the drafter, and is found while decoding:
+A window B > 0 is a draft-and-verify round: two forwards over n (B + 1) tokens, 2 to B + 2 tokens a row, fewer where a
+response ends. B = 0 is a plain AR step: one forward over n tokens, one token a row. Tokens never depend on the
+choice, so it may change at every round; what is fastest depends on the machine, the live rows and the drafter, and is
+found while decoding:
 
     cost_model = CostModel()                            # one per model, kept over calls
     policy = AutoWindow(cost_model, ladder(16))         # one per call
     block_size = policy.choose(live_rows)               # then run the round and
     policy.observe(block_size, live_rows, seconds, accepted)
 
-Exploring is nearly free: a window that was not measured for long at about so many rows is tried where its prediction
-comes near the best, at most every eighth round.
+Exploring is nearly free: a window that was hardly measured lately at about so many rows is tried where it comes near
+the best, at most every eighth round; AR now and then anyway, and drafting after long stretches of AR. "About so many
+rows" is the same power of two: 1, 2 to 3, 4 to 7, …
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from gravity_rl.decoding.cost import CostModel
 
 Reason = Literal["fixed", "start", "fastest", "trial", "probe"]
 
-#: A trial needs a prediction within this share of the best one, and the last trial this many rounds ago.
+#: A trial needs a window whose worth is within this share of the chosen one's, which is well measured itself, and the
+#: last trial this many rounds ago.
 REACH, TRIAL_GAP = 0.12, 8
 #: The window stays unless another one is worth more by this share.
 HYSTERESIS = 0.025
 #: Without a plain AR step for so many rounds one is tried, whatever is predicted: it says most about AR, and is short.
 AR_GAP = 256
-#: Calls of fewer rounds make the next call time its first round as well, and allow a trial there.
+#: Calls of fewer rounds make the next call time its first round as well, and allow a trial there. So does no call
+#: before.
 SHORT_CALL = 6
 #: Decisions stand for several rounds once so many were timed.
 LEARNING = 32
@@ -47,10 +52,12 @@ class WindowChoice:
     block_size: int
     """Drafted tokens; 0 is a plain AR step."""
     reason: Reason
-    """"fixed" by the caller; "start": nothing was measured yet; "fastest": best prediction; "trial": hardly measured
-    yet, prediction near the best; "probe": AR for long, is drafting worth it again?"""
+    """"fixed" by the caller; "start": nothing was measured yet; "fastest": worth most, or nearly, and used before;
+    "trial": hardly measured yet, worth nearly as much; "probe": AR for long, is drafting worth it again?"""
     tokens_per_second: dict[int, float] = field(default_factory=dict)
-    """By window, as last predicted before them; empty for "fixed" and "start"."""
+    """By window, as predicted when this was decided, for about as many live rows; empty for "fixed" and "start"."""
+    worth: dict[int, float] = field(default_factory=dict)
+    """The same with other numbers of live rows in mind, see ``Decisions.worth``: what is decided by."""
 
 
 class WindowPolicy(Protocol):
@@ -91,7 +98,7 @@ class FixedWindow:
         self._log = _ChoiceLog()
 
     def choose(self, live_rows: int) -> int:
-        return self._log.add(live_rows, self._block_size, "fixed", {})
+        return self._log.add(live_rows, self._block_size, "fixed")
 
     def observe(
         self, block_size: int, live_rows: int, seconds: float, accepted: Sequence[int], ended: Sequence[bool] = ()
@@ -104,10 +111,11 @@ class FixedWindow:
 
 
 class AutoWindow:
-    """The window with the most predicted tokens a second, and rare trials of others.
+    """The window that is worth most, by predicted tokens a second, and rare trials of others.
 
     Args:
-        cost_model: what is known about the model; learns from every round, but no times from the first one of a call.
+        cost_model: what is known about the model; learns from every round, but no times from the first one of a call
+            unless the call before it was short.
         ladder: windows to choose from, ascending, starting with 0, such as ``ladder(16)``.
 
     Raises:
@@ -130,16 +138,16 @@ class AutoWindow:
         standing = decisions.standing(live_rows, self._ladder)
         if standing is not None:
             self._favourite = standing.block_size
-            return self._log.add(live_rows, standing.block_size, "fastest", standing.speeds)
+            return self._log.add(live_rows, standing.block_size, "fastest", standing.speeds, standing.worth)
         speeds = self._cost.tokens_per_second(self._ladder, live_rows)
         if not self._cost.timed_rounds:
-            return self._log.add(live_rows, max(speeds, key=speeds.__getitem__), "start", {})
+            return self._log.add(live_rows, max(speeds, key=speeds.__getitem__), "start")
         worth = decisions.worth(live_rows, speeds)
         self._favourite = self._best(worth, live_rows)
         exception = self._exception(worth, self._favourite, live_rows)
         stands = exception is None and self._cost.timed_rounds >= LEARNING
-        decisions.decide(live_rows, self._favourite, speeds, stands=stands)
-        return self._log.add(live_rows, *(exception or (self._favourite, "fastest")), speeds)
+        decisions.decide(live_rows, self._favourite, speeds, worth, stands=stands)
+        return self._log.add(live_rows, *(exception or (self._favourite, "fastest")), speeds, worth)
 
     def _best(self, worth: dict[int, float], live_rows: int) -> int:
         best = max(worth, key=worth.__getitem__)
@@ -200,10 +208,17 @@ class _ChoiceLog:
         self._lengths: list[int] = []
         self._rounds = 0
 
-    def add(self, live_rows: int, block_size: int, reason: Reason, speeds: dict[int, float]) -> int:
+    def add(
+        self,
+        live_rows: int,
+        block_size: int,
+        reason: Reason,
+        speeds: Mapping[int, float] = MappingProxyType({}),
+        worth: Mapping[int, float] = MappingProxyType({}),
+    ) -> int:
         last = self._starts[-1] if self._starts else None
         if last is None or last.block_size != block_size or last.reason != reason:
-            self._starts.append(WindowChoice(self._rounds, 1, live_rows, block_size, reason, speeds))
+            self._starts.append(WindowChoice(self._rounds, 1, live_rows, block_size, reason, dict(speeds), dict(worth)))
             self._lengths.append(0)
         self._lengths[-1] += 1
         self._rounds += 1

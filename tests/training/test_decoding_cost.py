@@ -211,7 +211,7 @@ def test_a_stalled_round_does_not_make_its_number_of_rows_count_more() -> None:
             for live_rows, factor in ((28, 1.0), (1, stall)):
                 cost_model.observe(4, live_rows, 0.001 * factor * live_rows, [2] * live_rows)
             stall = 1.0
-        cost_model.decisions.decide(1, 4, {0: 1.0, 4: 9.0}, stands=True)
+        cost_model.decisions.decide(1, 4, {0: 1.0, 4: 9.0}, {}, stands=True)
         assert cost_model.timed_rounds == 60
         return cost_model.decisions.worth(28, {0: 1.0, 4: 1.0})
 

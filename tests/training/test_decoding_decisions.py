@@ -23,14 +23,14 @@ def test_a_decision_stands_for_four_rounds_and_if_it_is_made_again_for_eight() -
     decisions = Decisions()
     assert standing_rounds(decisions, 20) == 0
     for window, rounds in ((2, 4), (2, 8), (2, 8), (4, 4), (4, 8)):
-        decisions.decide(20, window, SPEEDS, stands=True)
+        decisions.decide(20, window, SPEEDS, SPEEDS, stands=True)
         assert decisions.last(31) == window
         assert standing_rounds(decisions, 16) == rounds - 1  # the round that it was made for is one of them
 
 
 def test_a_decision_is_one_for_a_doubling_of_rows_and_a_ladder() -> None:
     decisions = Decisions()
-    decisions.decide(20, 2, SPEEDS, stands=True)
+    decisions.decide(20, 2, SPEEDS, SPEEDS, stands=True)
     assert decisions.standing(15, LADDER) is decisions.standing(32, LADDER) is decisions.standing(20, (0, 2)) is None
     assert decisions.last(15) is decisions.last(32) is None
     standing = decisions.standing(31, LADDER)
@@ -40,15 +40,15 @@ def test_a_decision_is_one_for_a_doubling_of_rows_and_a_ladder() -> None:
 
 def test_an_exception_leaves_nothing_that_stands() -> None:
     decisions = Decisions()
-    decisions.decide(20, 2, SPEEDS, stands=True)
-    decisions.decide(20, 4, SPEEDS, stands=False)
+    decisions.decide(20, 2, SPEEDS, SPEEDS, stands=True)
+    decisions.decide(20, 4, SPEEDS, SPEEDS, stands=False)
     assert standing_rounds(decisions, 20) == 0
     assert decisions.last(20) == 4
 
 
 def test_a_window_is_worth_something_for_what_it_does_elsewhere() -> None:
     decisions = Decisions()
-    decisions.decide(3, 4, {0: 1.0, 2: 1.0, 4: 16.0}, stands=True)
+    decisions.decide(3, 4, {0: 1.0, 2: 1.0, 4: 16.0}, {}, stands=True)
     assert decisions.worth(20, SPEEDS) == SPEEDS  # no time was spent anywhere
     decisions.observe(20, 1.0)
     decisions.observe(3, 1.0)
@@ -74,7 +74,7 @@ def test_worth_lies_between_the_speeds(
     decisions = Decisions()
     given_speeds = dict(zip(LADDER, speeds, strict=True))
     for rows, seconds, window in rounds:
-        decisions.decide(rows, window, SPEEDS, stands=True)
+        decisions.decide(rows, window, SPEEDS, SPEEDS, stands=True)
         decisions.observe(rows, seconds)
     for window, value in decisions.worth(live_rows, given_speeds).items():
         pair = sorted((given_speeds[window], SPEEDS[window]))

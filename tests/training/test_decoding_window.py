@@ -14,7 +14,7 @@ from window_simulation import CPU, GPU, LADDER, Simulation, Times, constant, rag
 
 from gravity_rl.decoding.cost import CostModel
 from gravity_rl.decoding.decisions import Decisions
-from gravity_rl.decoding.window import AutoWindow, FixedWindow, WindowPolicy, ladder
+from gravity_rl.decoding.window import HYSTERESIS, REACH, AutoWindow, FixedWindow, WindowPolicy, ladder
 
 # ---- how fast it is
 
@@ -138,11 +138,14 @@ def test_choices_are_run_length_coded_with_reasons() -> None:
     assert first.tokens_per_second == {}
     assert second.reason == "fastest" and set(second.tokens_per_second) == set(LADDER)
     assert max(second.tokens_per_second, key=second.tokens_per_second.__getitem__) == second.block_size
+    for choice in policy.choices[1:]:
+        if choice.reason == "fastest":
+            assert choice.worth[choice.block_size] * (1 + HYSTERESIS) >= max(choice.worth.values())
     for choice, following in zip(policy.choices, policy.choices[1:], strict=False):
         assert following.first_round == choice.first_round + choice.rounds
         assert (choice.block_size, choice.reason) != (following.block_size, following.reason)
     trial = next(choice for choice in policy.choices if choice.reason == "trial")
-    assert trial.tokens_per_second[trial.block_size] >= 0.87 * max(trial.tokens_per_second.values())
+    assert trial.worth[trial.block_size] >= (1 - REACH) / (1 + HYSTERESIS) * max(trial.worth.values())
     again = AutoWindow(cost_model, LADDER)
     again.choose(28)
     assert again.choices[0].reason != "start"
@@ -162,7 +165,7 @@ def test_a_fixed_window_is_one_record() -> None:
         policy.observe(8, live_rows, 0.1, [1] * live_rows)
     (choice,) = policy.choices
     assert (choice.first_round, choice.rounds, choice.live_rows, choice.block_size) == (0, 4, 3, 8)
-    assert choice.reason == "fixed" and choice.tokens_per_second == {}
+    assert choice.reason == "fixed" and choice.tokens_per_second == choice.worth == {}
 
 
 def test_nothing_chosen_leaves_no_record() -> None:
