@@ -57,5 +57,5 @@ def _fit(seconds: dict[int, list[float]]) -> np.ndarray:
 
 
 def _trimmed_mean(values: list[float]) -> float:
-    cut = int(TRIMMED * len(values))
+    cut = min(max(1, int(TRIMMED * len(values))), (len(values) - 1) // 2)
     return fmean(sorted(values)[cut : len(values) - cut])

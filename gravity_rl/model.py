@@ -32,7 +32,7 @@ SHIPPED_CHECKPOINTS = {
 }
 
 #: What libraries raise for files of a checkpoint that are missing, no JSON, or hold values of a wrong type or size.
-_BAD_FILES = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError,
+_BAD_FILES = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, ImportError,
               RuntimeError, StrictDataclassError, SafetensorError, TemplateError)  # fmt: skip
 
 _SNAPSHOT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -145,7 +145,9 @@ def load_model(folder: Path, args: ModelArguments, model_class: Any = AutoModelF
             architecture does not read images.
     """
     dtype = args.dtype if args.dtype == "auto" else getattr(torch, args.dtype)
-    kwargs = {} if args.attn_implementation is None else {"attn_implementation": args.attn_implementation}
+    kwargs: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True}  # else it asks, and unpickles
+    if args.attn_implementation is not None:
+        kwargs["attn_implementation"] = args.attn_implementation
     with refusing(f"{folder}: the model does not load"):
         model, loading = model_class.from_pretrained(folder, dtype=dtype, output_loading_info=True, **kwargs)
     missing = sorted(loading["missing_keys"])

@@ -278,4 +278,4 @@ def default_rollout(folder: Path) -> str:
 
 def _read_model_config(folder: Path) -> Any:
     with refusing(f"{folder}/config.json cannot be read"):
-        return AutoConfig.from_pretrained(folder)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)

@@ -102,8 +102,8 @@ def load_processor(folder: str | os.PathLike[str]) -> Any:
     if not is_torchvision_available():
         stock = _named_class(Path(folder))
         if stock is not None and "video_processor" in stock.get_attributes():
-            return image_only(stock).from_pretrained(folder)
-    return AutoProcessor.from_pretrained(folder)
+            return image_only(stock).from_pretrained(folder, trust_remote_code=False)
+    return AutoProcessor.from_pretrained(folder, trust_remote_code=False)
 
 
 def _named_class(folder: Path) -> type[ProcessorMixin] | None:

@@ -20,12 +20,12 @@ PRIOR_SLOPE, PRIOR_SLOPE_WEIGHT = 1 / 512, 1e-3
 #: A token adds at most this share of the time of an empty forward: reading the weights costs more than that.
 MAX_SLOPE = 1 / 8
 #: Half-lives in rounds: of the line, and of what deviates from it.
-HALF_LIFE_TIMES, HALF_LIFE_DEVIATIONS = 256, 128
+HALF_LIFE_TIMES, HALF_LIFE_DEVIATIONS = 256, 96
 #: Rounds that say how a window deviates from the line before half of it is believed: single rounds vary by tens of
 #: per cent, real deviations are rarely more than that.
 DOUBT = 9.0
 #: Half-life in rounds of what deviates, without new measurements: a slow spell of the machine does not speak for ever.
-HALF_LIFE_IDLE = 512
+HALF_LIFE_IDLE = 350
 #: What deviates from the line is learned anew from this round on: the first ones of a process are slow, by window
 #: differently.
 WARM_UP_ROUNDS = 24

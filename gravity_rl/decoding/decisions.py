@@ -50,7 +50,7 @@ class Decisions:
             ladder: windows to choose from.
         """
         decision = self._last.get(live_rows.bit_length())
-        if decision is None or not decision.rounds or tuple(decision.speeds) != tuple(ladder):
+        if decision is None or decision.rounds <= 0 or tuple(decision.speeds) != tuple(ladder):
             return None
         decision.rounds -= 1
         return decision

@@ -207,6 +207,9 @@ def test_typical_times_are_those_of_rounds_of_the_same_kind(module: Any) -> None
     assert typical.total([some(4, 28, 9.0), some(0, 1, 0.5)]) == pytest.approx(6 * 3.8 + 2 * 1.1)
     assert typical.total([some(8, 3)]) == pytest.approx(13.0)
     assert typical.total([]) == 0
+    few = rounds.TypicalTimes([some(8, 3), some(8, 3, 100.0), some(8, 3, 0.9), some(8, 3, 1.1)])
+    assert few.total([some(8, 3)]) == pytest.approx(1.05 * 13.0)
+    assert rounds.TypicalTimes([some(8, 3), some(8, 3, 3.0)]).total([some(8, 3)]) == pytest.approx(2 * 13.0)
 
 
 def test_rounds_are_recorded_with_their_windows_and_rows(

@@ -126,6 +126,49 @@ def test_a_choice_stands_for_four_rounds_of_about_as_many_rows_and_then_for_eigh
     assert thought == [28, 24, 16, 12, 12]
 
 
+class Known:
+    """A cost model whose predictions a test sets, and of which nothing has to be tried."""
+
+    timed_rounds, rounds, call_began, last_trial, last_ar = 1000, 1000, 0, 0, 0
+
+    def __init__(self) -> None:
+        self.decisions = Decisions()
+        self.speeds = {0: 1.0, 2: 100.0, 4: 90.0}
+
+    def tokens_per_second(self, windows: Sequence[int], live_rows: int) -> dict[int, float]:
+        return dict(self.speeds)
+
+    def settled(self, block_size: int, live_rows: int) -> bool:
+        return True
+
+    def choose(self, policy: AutoWindow, live_rows: int, four: float) -> int:
+        """The next window where 4 is as fast as this; decisions do not stand."""
+        self.speeds[4] = four
+        window = policy.choose(live_rows)
+        for _ in range(10):
+            if self.decisions.standing(live_rows, (0, 2, 4)) is None:
+                break
+        return window
+
+
+def test_a_window_stays_unless_another_one_is_worth_more_by_a_few_per_cent() -> None:
+    known = Known()
+    policy = AutoWindow(known, (0, 2, 4))  # type: ignore[arg-type]
+    assert [known.choose(policy, 20, four) for four in (90.0, 102.0, 103.0)] == [2, 2, 4]
+    policy = AutoWindow(known, (0, 2, 4))  # type: ignore[arg-type]
+    assert [known.choose(policy, 20, four) for four in (98.0, 97.0)] == [4, 2]  # the last call's, at first
+    assert AutoWindow(known, (0, 2, 4)).choose(3) == 2  # type: ignore[arg-type]
+
+
+def test_a_window_that_stands_is_the_one_that_stays() -> None:
+    known = Known()
+    policy = AutoWindow(known, (0, 2, 4))  # type: ignore[arg-type]
+    assert policy.choose(3) == 2  # stands
+    assert known.choose(policy, 20, 120.0) == 4
+    assert policy.choose(3) == 2
+    assert known.choose(policy, 1, 101.0) == 2
+
+
 # ---- choices
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from gravity_rl.model import (
     refusing,
     resolve_checkpoint,
 )
+from gravity_rl.preflight import default_rollout
 from gravity_rl.processor import GlmOcrImageProcessor, load_processor
 
 VIDEO = {"video_processor_type": "Glm46VVideoProcessor", "patch_size": 8}
@@ -246,6 +248,48 @@ def test_chat_template_that_fails_is_refused(checkpoint: Path, template: str) ->
     (checkpoint / "chat_template.jinja").write_text(template)
     with pytest.raises(ModelError, match="chat template does not render"):
         load_ocr_processor(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["config.json", "processor_config.json", "tokenizer_config.json"])
+def test_code_of_a_checkpoint_is_neither_run_nor_asked_about(
+    checkpoint: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    ran = checkpoint / "ran"
+    (checkpoint / "evil.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    file = checkpoint / name
+    classes = ("AutoConfig", "AutoModelForImageTextToText", "AutoProcessor", "AutoTokenizer", "AutoImageProcessor")
+    strange = {"auto_map": dict.fromkeys(classes, "evil.Evil"), "model_type": "evil", "processor_class": "Evil"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | strange))
+    monkeypatch.setattr("builtins.input", lambda *prompt: (asked.append(prompt), "y")[1])
+    for load in (
+        load_ocr_processor,
+        default_rollout,
+        lambda folder: load_model(folder, ModelArguments(model_name_or_path="x")),
+    ):
+        with suppress(ModelError):
+            load(checkpoint)
+    assert not asked
+    assert not ran.exists()
+    if name == "config.json":
+        with pytest.raises(ModelError, match="the model does not load"):
+            load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+def test_pickled_weights_are_not_read(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(tensors, checkpoint / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="the model does not load"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
+
+
+def test_weights_in_a_form_that_needs_another_package_are_refused(checkpoint: Path) -> None:
+    file = checkpoint / "config.json"
+    quantized = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | quantized))
+    with pytest.raises(ModelError, match="the model does not load"):
+        load_model(checkpoint, ModelArguments(model_name_or_path="x"))
 
 
 def test_faults_of_other_kinds_are_not_taken_for_bad_files() -> None:
