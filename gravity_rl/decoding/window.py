@@ -144,17 +144,17 @@ class AutoWindow:
             return self._log.add(live_rows, max(speeds, key=speeds.__getitem__), "start")
         worth = decisions.worth(live_rows, speeds)
         self._favourite = self._best(worth, live_rows)
-        exception = self._exception(worth, self._favourite, live_rows)
-        stands = exception is None and self._cost.timed_rounds >= LEARNING
+        exploration = self._exploration(worth, self._favourite, live_rows)
+        stands = exploration is None and self._cost.timed_rounds >= LEARNING
         decisions.decide(live_rows, self._favourite, speeds, worth, stands=stands)
-        return self._log.add(live_rows, *(exception or (self._favourite, "fastest")), speeds, worth)
+        return self._log.add(live_rows, *(exploration or (self._favourite, "fastest")), speeds, worth)
 
     def _best(self, worth: dict[int, float], live_rows: int) -> int:
         best = max(worth, key=worth.__getitem__)
         last = self._cost.decisions.last(live_rows) if self._favourite is None else self._favourite
         return last if last in worth and worth[last] * (1 + HYSTERESIS) >= worth[best] else best
 
-    def _exception(self, worth: dict[int, float], favourite: int, live_rows: int) -> tuple[int, Reason] | None:
+    def _exploration(self, worth: dict[int, float], favourite: int, live_rows: int) -> tuple[int, Reason] | None:
         """Another window for one round, to learn about it."""
         if favourite == 0 and len(self._ladder) > 1 and self._cost.probe_due(self._ladder[1], live_rows):
             return self._ladder[1], "probe"
